@@ -1,0 +1,63 @@
+"""sixfold: the Transformer as a complete piece of software.
+
+>>> import sixfold
+>>> model = sixfold.build(sixfold.Sizes(vocab=8000), modifications=["rotary"])
+>>> memory = model.encode(source_ids)
+>>> model.log_probs(model.decode(target_ids, memory))
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from sixfold.call import BOS, EOS, PAD
+    from sixfold.decoding.cache import Cache
+    from sixfold.models import Batch, DecoderOnly, EncoderDecoder, EncoderOnly, Losses, build
+    from sixfold.registry import import_file, modification, modifications
+    from sixfold.spec import Place, Sizes, Spec
+    from sixfold.store import load, save
+    from sixfold.tap import Tap
+
+# Where each public name lives. They are imported on first use, so that `sixfold --help` need not wait for torch.
+_HOME = {
+    "call": ("BOS", "EOS", "PAD"),
+    "decoding.cache": ("Cache",),
+    "models": ("Batch", "DecoderOnly", "EncoderDecoder", "EncoderOnly", "Losses", "build"),
+    "registry": ("import_file", "modification", "modifications"),
+    "spec": ("Place", "Sizes", "Spec"),
+    "store": ("load", "save"),
+    "tap": ("Tap",),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "BOS",
+    "EOS",
+    "PAD",
+    "Batch",
+    "Cache",
+    "DecoderOnly",
+    "EncoderDecoder",
+    "EncoderOnly",
+    "Losses",
+    "Place",
+    "Sizes",
+    "Spec",
+    "Tap",
+    "build",
+    "import_file",
+    "load",
+    "modification",
+    "modifications",
+    "save",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULE_OF:
+        return getattr(importlib.import_module(f"sixfold.{_MODULE_OF[name]}"), name)
+    raise AttributeError(f"sixfold has no {name!r}")

@@ -1,0 +1,63 @@
+"""What travels beside x through the layers: who is real, where each token stands, what it may see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from sixfold.decoding.cache import Cache
+    from sixfold.spec import Place
+    from sixfold.tap import Tap
+    from sixfold.transformer import Memory, Sight
+
+PAD, BOS, EOS = 0, 1, 2  # the ids that mean the same in every vocabulary
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One pass through one stack. Frozen: a layer that changes something hands on a changed copy."""
+
+    positions: Tensor  # (B or 1, L): where each query stands
+    key_positions: Tensor  # (B or 1, M): where each key stands, those in the cache included
+    sight: Sight  # what self-attention may see
+    causal: bool  # whether the future is hidden: for parts that are no attention
+    real: Tensor | None = None  # (B, L): which tokens are not padding; None if all are
+    position: Any = None  # what the stack's position part prepared for its layers
+    depth: int = 0  # belongs to the call: a shared layer runs at many depths
+    memory: Memory | None = None
+    cache: Cache | None = None
+    tap: Tap | None = None
+    gates: Mapping[str, Tensor] | None = None  # "decoder.3.cross" → (B or 1, H): factors on the heads' outputs
+    losses: list[Tensor] | None = None  # a sink for auxiliary losses; no layer reads it
+    recompute: bool = False  # recompute each layer in the backward pass instead of keeping its activations
+
+    def name(self, place: Place) -> str:
+        """The name of a part in this pass, such as "decoder.3.cross"."""
+        return f"{place.stack}.{self.depth}.{place.name}"
+
+    def grow(self, place: Place, *new: Tensor) -> tuple[Tensor, ...]:
+        """States of the new tokens (B, …, L, ·) → those of all tokens so far (B, …, M, ·)."""
+        return new if self.cache is None else self.cache.grow((self.depth, place.name), new, self)
+
+    def keep(self, place: Place, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """States that belong to the sentence, made once per sentence where there is a cache."""
+        return make() if self.cache is None else self.cache.keep((self.depth, place.name), make)
+
+    def watched(self, place: Place) -> bool:
+        return self.tap is not None and self.tap.wants(self.name(place))
+
+    def show(self, place: Place, **fields: Tensor | None) -> None:
+        """Hand to an open tap what it wants to see of this part."""
+        if self.tap is not None:
+            for field, tensor in fields.items():
+                if tensor is not None:
+                    self.tap(self.name(place), field, tensor)
+
+    def gate(self, place: Place, heads: Tensor) -> Tensor:
+        """Scale (or switch off) heads' outputs (B, H, L, K)."""
+        gate = None if self.gates is None else self.gates.get(self.name(place))
+        return heads if gate is None else heads * gate[:, :, None, None]

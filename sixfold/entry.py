@@ -1,0 +1,121 @@
+"""Where data enter a model: values are checked, and a Call is drawn up.
+
+Letters: B rows, L tokens of each that are new, M tokens of each so far.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sixfold.call import PAD, Call
+from sixfold.decoding.cache import Cache
+from sixfold.transformer import Sight
+
+
+def check_ids(ids: Any, words: int, what: str) -> None:
+    """Raise a ValueError unless `ids` are (rows, length) whole numbers from 0 to words − 1."""
+    if not isinstance(ids, Tensor):
+        raise ValueError(f"{what} must be a tensor of ids, got {type(ids).__name__}")
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise ValueError(f"{what} must be whole numbers (torch.long), got {ids.dtype}")
+    if ids.dim() != 2:
+        raise ValueError(f"{what} must have shape (rows, length), got {tuple(ids.shape)}")
+    if _tracing(ids):
+        return
+    if ids.numel() == 0:
+        raise ValueError(f"{what} must not be empty, got shape {tuple(ids.shape)}")
+    low, high = (int(v) for v in ids.aminmax())
+    if low < 0 or high >= words:
+        raise ValueError(f"{what} has {low if low < 0 else high}, outside the vocabulary of {words} (0 to {words - 1})")
+
+
+def check_real(real: Any, ids: Tensor, what: str) -> None:
+    """Raise a ValueError unless `real` is a mask for `ids`, or None."""
+    if real is None:
+        return
+    if not isinstance(real, Tensor) or real.dtype != torch.bool:
+        got = real.dtype if isinstance(real, Tensor) else type(real).__name__
+        raise ValueError(f"the mask of {what} must be a boolean tensor (True: not padding), got {got}")
+    if real.shape != ids.shape:
+        raise ValueError(
+            f"the mask of {what} must have the shape of its ids {tuple(ids.shape)}, got {tuple(real.shape)}"
+        )
+
+
+def check_targets(targets: Any, x: Tensor, words: int) -> None:
+    """Raise a ValueError unless there is a target for each state (B, L, D)."""
+    check_ids(targets, words, "the targets")
+    if targets.shape != x.shape[:2]:
+        raise ValueError(f"{tuple(x.shape[:2])} inputs need as many targets, got {tuple(targets.shape)}")
+
+
+def check_classes(targets: Any, x: Tensor, classes: int) -> None:
+    """Raise a ValueError unless there is a class for each row of states (S, n, D)."""
+    if not isinstance(targets, Tensor) or targets.dim() != 1:
+        raise ValueError(f"the targets must be one class for each row, got {_shape(targets)}")
+    check_ids(targets[:, None], classes, "the classes")
+    if targets.shape[0] != x.shape[0]:
+        raise ValueError(f"{x.shape[0]} rows need as many classes, got {targets.shape[0]}")
+
+
+def _shape(got: Any) -> str:
+    return f"shape {tuple(got.shape)}" if isinstance(got, Tensor) else type(got).__name__
+
+
+def begin(
+    ids: Tensor, real: Tensor | None, *, causal: bool, cache: Cache | None = None, limit: int | None = None, **rest: Any
+) -> Call:
+    """The call for one pass over `ids`. `real` defaults to: whatever is not PAD."""
+    if not _tracing(ids):
+        real = ids != PAD if real is None else real
+        real = None if bool(real.all()) else real
+    elif not ids.is_meta:
+        real = ids != PAD if real is None else real
+    if cache is None:
+        positions = keys = _count(ids, real)
+        sight = Sight.among(real, causal=causal)
+    else:
+        positions, keys, sight = _go_on(ids, real, cache)
+    if limit is not None and keys.shape[1] > limit:
+        raise ValueError(f"{keys.shape[1]} positions, but this model has learned only {limit}; shorten the text")
+    return Call(positions=positions, key_positions=keys, sight=sight, causal=causal, real=real, cache=cache, **rest)
+
+
+def finish(call: Call, length: int) -> None:
+    """After a pass: the cache holds the new tokens."""
+    if call.cache is not None:
+        call.cache.lengths = call.cache.lengths + (length if call.real is None else call.real.sum(1))
+
+
+def _count(ids: Tensor, real: Tensor | None) -> Tensor:
+    """Positions 0, 1, 2, … of the real tokens; one row for all if padding stands at the end only."""
+    if real is None or (not _tracing(ids) and bool((real[:, 1:] <= real[:, :-1]).all())):
+        return torch.arange(ids.shape[1], device=ids.device)[None]
+    return (real.cumsum(1) - 1).clamp(min=0)
+
+
+def _go_on(ids: Tensor, real: Tensor | None, cache: Cache) -> tuple[Tensor, Tensor, Sight]:
+    """Positions of the new tokens and of all, and what the new ones see: every slot up to their own."""
+    if ids.shape[0] != cache.lengths.shape[0]:
+        raise ValueError(f"{ids.shape[0]} rows of ids, but the cache has {cache.lengths.shape[0]} hypotheses")
+    shortest, longest = (int(v) for v in cache.lengths.aminmax())
+    if real is None and shortest == longest:
+        keys = torch.arange(longest + ids.shape[1], device=ids.device)[None]
+        positions = keys[:, longest:]
+        if longest == 0:
+            return positions, keys, Sight(causal=True)
+        if ids.shape[1] == 1:
+            return positions, keys, Sight()
+    else:
+        ones = torch.ones_like(ids) if real is None else real
+        positions = cache.lengths[:, None] + (ones.cumsum(1) - 1).clamp(min=0)
+        keys = torch.arange(int((cache.lengths + ones.sum(1)).max()), device=ids.device)[None]
+    return positions, keys, Sight((keys[:, None, :] <= positions[:, :, None])[:, None])
+
+
+def _tracing(ids: Tensor) -> bool:
+    """Whether there are no values to look at: on the meta device, in export, under compile."""
+    return ids.is_meta or torch.compiler.is_compiling()

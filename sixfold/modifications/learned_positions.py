@@ -1,0 +1,44 @@
+"""Learned absolute positions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sixfold.call import Call
+from sixfold.registry import modification
+from sixfold.spec import Place, Spec
+from sixfold.transformer import Position
+
+
+class LearnedPositions(Position):
+    """x_t ← x_t + P[t], with a table P (length, D) for each stack."""
+
+    def __init__(self, spec: Spec, place: Place, length: int):
+        super().__init__(spec, place)
+        if place.layer is not None:  # inside an attention there is nothing to do
+            return
+        self.place, self.limit = place, length
+        self.table = nn.Parameter(torch.empty(length, spec.sizes.d_model))
+        nn.init.normal_(self.table, std=0.02)
+
+    def embed(self, x: Tensor, call: Call) -> Tensor:
+        return x + F.embedding(call.positions, self.table)
+
+
+@modification("1705.03122")
+def learned_positions(spec: Spec, *, length: int = 512) -> Spec:
+    """A learned vector for each position, added to the embedding.
+
+        x_t ← x_t + P[t],   P ∈ R^(length × D), one table for each stack
+
+    There is no vector beyond `length`: a longer text is an error. Tables start as N(0, 0.02²).
+    Parameters: length · d_model for each stack.
+    """
+    if length < 1:
+        raise ValueError(f"learned_positions: length must be at least 1, got {length}")
+    return replace(spec, position=partial(LearnedPositions, length=length))

@@ -1,0 +1,19 @@
+"""No positions at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sixfold.registry import modification
+from sixfold.spec import Spec
+from sixfold.transformer import Position
+
+
+@modification()
+def no_positions(spec: Spec) -> Spec:
+    """Tokens do not know where they stand.
+
+    An encoder then reads a bag of words: permuting its input permutes its output. A decoder still
+    finds out, because each token sees only those before it.
+    """
+    return replace(spec, position=Position)

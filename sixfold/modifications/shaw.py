@@ -1,0 +1,64 @@
+"""Shaw's relative positions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from sixfold.call import Call
+from sixfold.registry import modification
+from sixfold.spec import Place, Spec
+from sixfold.transformer import Position
+
+
+class Shaw(Position):
+    """A vector for each clipped distance c(j − i), added to keys and to values; own tables in each layer."""
+
+    def __init__(self, spec: Spec, place: Place, distance: int, per_head: bool):
+        super().__init__(spec, place)
+        self.distance = distance
+        if place.layer is None:  # what belongs to the stack is only which distance is where
+            return
+        shape = (spec.sizes.heads if per_head else 1, 2 * distance + 1, spec.sizes.d_head)
+        self.keys = nn.Parameter(torch.empty(shape))  # a^K, (H or 1, R, K) for R distances
+        self.to_values = nn.Parameter(torch.empty(shape))  # a^V
+        for table in (self.keys, self.to_values):
+            nn.init.normal_(table, std=spec.sizes.d_head**-0.5)
+
+    def prepare(self, x: Tensor, call: Call) -> Tensor:
+        """Row of the tables for each query and key, (B or 1, 1, L, M)."""
+        distance_BLM = call.key_positions[:, None, :] - call.positions[:, :, None]
+        return (distance_BLM.clamp(-self.distance, self.distance) + self.distance)[:, None]
+
+    def bias(self, q: Tensor, call: Call) -> Tensor:
+        """q_i · a^K_c(j−i) / √K: the product with each of the R vectors, then picked for each key."""
+        products_BHLR = q @ self.keys.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        return products_BHLR.gather(-1, call.position.expand(*q.shape[:2], -1, -1))
+
+    def values(self, weights_BHLM: Tensor, call: Call) -> Tensor:
+        """Σ_j weight_ij a^V_c(j−i): the weights summed by distance, then one product."""
+        rows = self.to_values.shape[-2]
+        by_distance_BHLR = weights_BHLM.new_zeros(*weights_BHLM.shape[:-1], rows)
+        by_distance_BHLR = by_distance_BHLR.scatter_add(-1, call.position.expand_as(weights_BHLM), weights_BHLM)
+        return by_distance_BHLR @ self.to_values
+
+
+@modification("1803.02155")
+def shaw(spec: Spec, *, distance: int = 16, per_head: bool = False) -> Spec:
+    """Keys and values get a learned vector for their distance from the query.
+
+        scores_ij = q_i · (k_j + a^K[c(j − i)]) / √K        c(r) = clip(r, −distance, distance)
+        output_i  = Σ_j weight_ij (v_j + a^V[c(j − i)])
+
+    Self-attention only; own tables in each layer, shared by its heads unless `per_head`. No absolute
+    positions are added. The L × M × K tensor of the formula is never made: queries meet the
+    2·distance + 1 vectors first, and weights are summed by distance before they meet theirs.
+    Parameters: 2 · (2·distance + 1) · d_head for each self-attention, times heads if `per_head`.
+    """
+    if distance < 1:
+        raise ValueError(f"shaw: distance must be at least 1, got {distance}")
+    return replace(spec, position=partial(Shaw, distance=distance, per_head=per_head))

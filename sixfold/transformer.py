@@ -1,0 +1,405 @@
+"""The Transformer of "Attention Is All You Need" (arXiv 1706.03762), whole, in the order a lecture tells it.
+
+Letters, in names and comments alike:
+
+    B rows of a batch    L queries    M keys      D model width         V words
+    H heads              K head width             F feed-forward width
+
+    x        is always (B, L, D)
+    q, k, v  are always (B, H, L, K); keys and values have M where queries have L
+    any other tensor says its shape in its name (scores_BHLM) or in a comment
+
+Parts are built with (spec, place): who fills each slot, and which stack and layer this is. They are
+called with (x, call): the call carries what is not x, such as positions, padding and the cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from sixfold.decoding.cache import fold, unfold
+from sixfold.dropout import Dropout
+from sixfold.initial import normal, truncated
+from sixfold.training.loss import chunked_cross_entropy
+
+if TYPE_CHECKING:
+    from sixfold.call import Call
+    from sixfold.spec import Place, Spec
+
+
+# 1 · Self-attention: every word looks at every word ------------------------------------------------
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, sight: Sight, bias: Tensor | None = None) -> Tensor:
+    """softmax(Q Kᵀ / √K + bias) V, by PyTorch's fused kernel. → (B, H, L, K)"""
+    if bias is None:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=sight.mask, is_causal=sight.causal)
+    mask = sight.written_out(q)
+    bias = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+
+
+def attend_explicitly(
+    q: Tensor, k: Tensor, v: Tensor, sight: Sight, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The same, step by step, with the weights (B, H, L, M). A query that may see nothing gets zeros."""
+    scores_BHLM = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    if bias is not None:
+        scores_BHLM = scores_BHLM + bias
+    mask = sight.written_out(q)
+    if mask is None:
+        weights_BHLM = scores_BHLM.softmax(-1)
+    else:
+        hidden = ~mask
+        scores_BHLM = scores_BHLM.masked_fill(hidden, torch.finfo(scores_BHLM.dtype).min)
+        weights_BHLM = scores_BHLM.softmax(-1).masked_fill(hidden, 0)
+    return weights_BHLM @ v, weights_BHLM
+
+
+# 2 · Masks: hiding the padding, and the future ------------------------------------------------------
+
+
+def future(length: int, device: torch.device | None = None) -> Tensor:
+    """Hide the future: query i sees key j when j <= i.
+
+    j → 0 1 2 3
+    i 0 ■ · · ·
+      1 ■ ■ · ·
+      2 ■ ■ ■ ·
+      3 ■ ■ ■ ■      (L, L), True where it may look
+    """
+    return torch.ones(length, length, dtype=torch.bool, device=device).tril()
+
+
+class Sight(NamedTuple):
+    """What queries may see: everything, the past, or where a mask is True. Never mask and causal at once.
+
+    `causal` may be said only where queries and keys are the same tokens: the fused kernel aligns its
+    own causal mask at the top left, which is wrong for a chunk that continues a cache.
+    """
+
+    mask: Tensor | None = None  # (B or 1, H or 1, L or 1, M)
+    causal: bool = False
+
+    @classmethod
+    def among(cls, real_BL: Tensor | None, *, causal: bool) -> Sight:
+        """Tokens that look at each other."""
+        if real_BL is None:
+            return cls(causal=causal)
+        mask = real_BL[:, None, None, :]
+        return cls(mask & future(real_BL.shape[1], real_BL.device) if causal else mask)
+
+    def written_out(self, q: Tensor) -> Tensor | None:
+        """The same as a mask."""
+        return future(q.shape[-2], q.device) if self.causal else self.mask
+
+
+# 3 · Positions: attention alone cannot tell "man eats dinosaur" from "dinosaur eats man" -------------
+
+
+class Position(nn.Module):
+    """Where tokens stand, with four places to act. This base acts nowhere.
+
+    One is built for each stack (its place has no layer): it embeds, and prepares once per pass what
+    its layers need. One is built inside each self-attention: it rotates, biases, and adds to values.
+    """
+
+    def __init__(self, spec: Spec, place: Place):
+        super().__init__()
+
+    @classmethod
+    def fills(cls, place: str) -> bool:
+        """Whether it acts at "embed", "rotate", "bias" or "values"."""
+        return getattr(cls, place) is not getattr(Position, place)
+
+    def embed(self, x: Tensor, call: Call) -> Tensor:
+        """Act on the embeddings, before the first layer."""
+        return x
+
+    def prepare(self, x: Tensor, call: Call) -> Any:
+        """What the layers will find in `call.position`."""
+
+    def rotate(self, heads: Tensor, call: Call) -> Tensor:
+        """Act on the queries and on the keys (B, H, L, K) of the tokens that are new in this call."""
+        return heads
+
+    def bias(self, q: Tensor, call: Call) -> Tensor | None:
+        """Act on the scaled scores: (B or 1, H, L, M), to be added."""
+        return None
+
+    def values(self, weights_BHLM: Tensor, call: Call) -> Tensor | float:
+        """Act on the heads' outputs: (B, H, L, K), to be added. Whoever fills this needs the weights."""
+        return 0.0
+
+
+class Sinusoid(Position):
+    """p[t, 2i] = sin(t / 10000^(2i/D)),  p[t, 2i+1] = cos(t / 10000^(2i/D)), added to the embedding."""
+
+    def embed(self, x: Tensor, call: Call) -> Tensor:
+        width = x.shape[-1]
+        exact = torch.promote_types(x.dtype, torch.float32)  # half precision cannot count to 10,000
+        even = torch.arange(0, width, 2, dtype=exact, device=x.device)
+        angles = call.positions[..., None].to(exact) * torch.exp(even * (-math.log(10000) / width))
+        waves = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :width]
+        return x + waves.to(x.dtype)
+
+
+# 4 · Many heads: each looks for something else ------------------------------------------------------
+
+
+def split_heads(x: Tensor, heads: int, parts: int) -> tuple[Tensor, ...]:
+    """(B, L, parts·H·K) → that many (B, H, L, K)."""
+    return x.unflatten(-1, (parts, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+
+
+def merge_heads(heads: Tensor) -> Tensor:
+    """(B, H, L, K) → (B, L, H·K)."""
+    return heads.transpose(1, 2).flatten(-2)
+
+
+def look(place: Place, call: Call, q: Tensor, k: Tensor, v: Tensor, sight: Sight, position: Position) -> Tensor:
+    """Attention with its positions, fused unless somebody needs the weights. → (B, H, L, K)"""
+    rows, bias = q.shape[0], position.bias(q, call)
+    q = fold(q, k.shape[0])
+    if not position.fills("values") and not call.watched(place):
+        return call.gate(place, unfold(attend(q, k, v, sight, bias), rows))
+    heads, weights = attend_explicitly(q, k, v, sight, bias)
+    heads = unfold(heads + position.values(weights, call), rows)
+    call.show(place, weights=unfold(weights, rows), q=unfold(q, rows), k=k, v=v, bias=bias, heads=heads)
+    return call.gate(place, heads)
+
+
+class Attention(nn.Module):
+    """Self-attention: head_h = softmax(Q_h K_hᵀ / √K) V_h;  output = [head_1 … head_H] W_O."""
+
+    map = "softmax"  # what kind of picture its weights are
+    position_places = ("rotate", "bias", "values")  # where it lets a position act
+
+    def __init__(self, spec: Spec, place: Place):
+        super().__init__()
+        sizes = spec.sizes
+        inner = sizes.heads * sizes.d_head  # free: need not be D
+        self.place, self.heads = place, sizes.heads
+        self.qkv = normal(nn.Linear(sizes.d_model, 3 * inner, bias=False))  # W_Q, W_K, W_V side by side
+        self.output = normal(nn.Linear(inner, sizes.d_model, bias=False))  # W_O
+        self.position = spec.position(spec, place)
+
+    def forward(self, x: Tensor, call: Call) -> Tensor:
+        q, k, v = split_heads(self.qkv(x), self.heads, 3)
+        q, k = self.position.rotate(q, call), self.position.rotate(k, call)
+        k, v = call.grow(self.place, k, v)
+        return self.output(merge_heads(look(self.place, call, q, k, v, call.sight, self.position)))
+
+
+class CrossAttention(nn.Module):
+    """The same with queries from the decoder, and keys and values from the encoder's memory."""
+
+    map = "softmax"
+
+    def __init__(self, spec: Spec, place: Place):
+        super().__init__()
+        sizes = spec.sizes
+        inner = sizes.heads * sizes.d_head
+        self.place, self.heads = place, sizes.heads
+        self.q = normal(nn.Linear(sizes.d_model, inner, bias=False))
+        self.kv = normal(nn.Linear(sizes.d_model, 2 * inner, bias=False))
+        self.output = normal(nn.Linear(inner, sizes.d_model, bias=False))
+        self.position = Position(spec, place)  # a word's place in one language says little of the other's
+
+    def forward(self, x: Tensor, call: Call) -> Tensor:
+        (q,) = split_heads(self.q(x), self.heads, 1)
+        memory = call.memory
+        assert memory is not None
+        k, v = call.keep(self.place, lambda: split_heads(self.kv(memory.states[call.depth]), self.heads, 2))
+        return self.output(merge_heads(look(self.place, call, q, k, v, memory.sight, self.position)))
+
+
+# 5 · Feed-forward: attention only averages; this is where each position computes ----------------------
+
+
+class FeedForward(nn.Module):
+    """φ(x W₁ + b₁) W₂ + b₂ at every position alike; φ is relu unless the spec says otherwise."""
+
+    def __init__(self, spec: Spec, place: Place):
+        super().__init__()
+        self.inner = truncated(nn.Linear(spec.sizes.d_model, spec.sizes.d_ff))
+        self.outer = truncated(nn.Linear(spec.sizes.d_ff, spec.sizes.d_model))
+        self.activation = spec.activation
+
+    def forward(self, x: Tensor, call: Call) -> Tensor:
+        return self.outer(self.activation(self.inner(x)))
+
+
+# 6 · What makes depth trainable: residual connections and layer norm ---------------------------------
+
+
+def layer_norm(spec: Spec, place: Place) -> nn.Module:
+    """g ⊙ (x − mean) / √(variance + ε) + b"""
+    return nn.LayerNorm(spec.sizes.d_model, eps=1e-6)
+
+
+class PreNorm(nn.Module):
+    """x ← x + Drop(Sublayer(Norm(x)))"""
+
+    def __init__(self, spec: Spec, place: Place):
+        super().__init__()
+        self.norm = spec.norm(spec, place)
+        self.dropout = Dropout(spec.sizes.dropout)
+
+    def forward(self, x: Tensor, sublayer: nn.Module, call: Call) -> Tensor:
+        return x + self.dropout(sublayer(self.norm(x), call))
+
+
+def final_norm(spec: Spec, place: Place) -> nn.Module:
+    """One more norm after the last layer: the residual stream is never normalised itself."""
+    return spec.norm(spec, place)
+
+
+# 7 · The layers, and six of them on top of each other -------------------------------------------------
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward. With a causal place it is the layer of a language model."""
+
+    def __init__(self, spec: Spec, place: Place):
+        super().__init__()
+        self.attention = spec.attention(spec, place.named("attention"))
+        self.around_attention = spec.residual(spec, place.named("attention"))
+        self.feed_forward = spec.feed_forward(spec, place.named("feed_forward"))
+        self.around_feed_forward = spec.residual(spec, place.named("feed_forward"))
+
+    def forward(self, x: Tensor, call: Call) -> Tensor:
+        x = self.around_attention(x, self.attention, call)
+        return self.around_feed_forward(x, self.feed_forward, call)
+
+
+class DecoderLayer(nn.Module):
+    """Masked self-attention, cross-attention to the encoder, feed-forward."""
+
+    def __init__(self, spec: Spec, place: Place):
+        super().__init__()
+        self.attention = spec.attention(spec, place.named("attention"))
+        self.around_attention = spec.residual(spec, place.named("attention"))
+        self.cross = spec.cross(spec, place.named("cross"))
+        self.around_cross = spec.residual(spec, place.named("cross"))
+        self.feed_forward = spec.feed_forward(spec, place.named("feed_forward"))
+        self.around_feed_forward = spec.residual(spec, place.named("feed_forward"))
+
+    def forward(self, x: Tensor, call: Call) -> Tensor:
+        x = self.around_attention(x, self.attention, call)
+        x = self.around_cross(x, self.cross, call)
+        return self.around_feed_forward(x, self.feed_forward, call)
+
+
+class Stack(nn.Module):
+    """Layer upon layer. → the states before and after each layer, the last one normed; and the call."""
+
+    def __init__(self, spec: Spec, place: Place):
+        super().__init__()
+        layer = spec.decoder_layer if place.stack == "decoder" else spec.encoder_layer
+        self.layers = nn.ModuleList(layer(spec, place.at(i)) for i in range(place.layers))
+        self.final = spec.final(spec, place.named("final"))
+
+    def forward(self, x: Tensor, call: Call) -> tuple[list[Tensor], Call]:
+        states = [x]
+        for depth, layer in enumerate(self.layers):
+            states.append(run(layer, states[-1], replace(call, depth=depth)))
+        return [*states[:-1], self.final(states[-1])], call
+
+
+def run(layer: nn.Module, x: Tensor, call: Call) -> Tensor:
+    """layer(x, call); where the call asks for it, without keeping its activations for the backward pass."""
+    return checkpoint(layer, x, call, use_reentrant=False) if call.recompute else layer(x, call)
+
+
+class Memory(NamedTuple):
+    """What the encoder leaves for the decoder."""
+
+    states: tuple[Tensor, ...]  # (S, n, D) for each decoder layer; here the same one for all
+    real: Tensor | None  # (S, n): which of it is not padding, None if nothing is
+
+    @property
+    def sight(self) -> Sight:
+        return Sight(None if self.real is None else self.real[:, None, None, :])
+
+
+class LastState(nn.Module):
+    """Every decoder layer reads the encoder's last state. Built with the decoder's place."""
+
+    def __init__(self, spec: Spec, place: Place):
+        super().__init__()
+        self.layers = place.layers
+
+    def forward(self, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return (states[-1],) * self.layers
+
+
+# 8 · From words to vectors, and back: embeddings and the final softmax ---------------------------------
+
+
+class TokenEmbedding(nn.Module):
+    """A table E (V, D) of N(0, 1/D). In: √D · E[id], of unit variance. Out: logits x Eᵀ."""
+
+    def __init__(self, spec: Spec, place: Place):
+        super().__init__()
+        width = spec.sizes.d_model
+        self.weight = nn.Parameter(torch.empty(spec.sizes.vocabulary(place.stack), width))
+        nn.init.normal_(self.weight, std=width**-0.5)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids, self.weight) * math.sqrt(self.weight.shape[1])
+
+    def logits(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight)
+
+
+class Tables(NamedTuple):
+    """Which table serves which role; a table that serves several is shared."""
+
+    source: nn.Module
+    target: nn.Module
+    output: nn.Module
+
+
+def shared(spec: Spec) -> Tables:
+    """One table for all three roles; with separate vocabularies, the source has its own."""
+    table = spec.embedding(spec, spec.place("decoder"))
+    source = table if spec.sizes.joint else spec.embedding(spec, spec.place("encoder"))
+    return Tables(source=source, target=table, output=table)
+
+
+class Input(nn.Module):
+    """Drop(√D · E[id] + position): what the first layer reads."""
+
+    def __init__(self, spec: Spec, place: Place):
+        super().__init__()
+        self.position = spec.position(spec, place)
+        self.dropout = Dropout(spec.sizes.dropout)
+
+    def forward(self, ids: Tensor, table: TokenEmbedding, call: Call) -> tuple[Tensor, Call]:
+        x = self.dropout(self.position.embed(table(ids), call))
+        return x, replace(call, position=self.position.prepare(x, call))
+
+
+class SoftmaxHead(nn.Module):
+    """p(word | x) = softmax(x Eᵀ). The two verbs of every head; the table is the model's."""
+
+    def __init__(self, spec: Spec, place: Place):
+        super().__init__()
+
+    def log_probs(self, x: Tensor, table: TokenEmbedding) -> Tensor:
+        """(…, D) → (…, V), normalised."""
+        logits = table.logits(x)
+        return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+    def loss(self, x: Tensor, table: TokenEmbedding, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """The sum of −log p(target) over targets that are not PAD, and how many these are."""
+        return chunked_cross_entropy(table.logits, x, targets, list(table.parameters()), smoothing)
