@@ -62,6 +62,8 @@ def _apply(spec: Spec, chosen: Iterable[Chosen]) -> tuple[Spec, dict[str, str]]:
     """→ the Spec, and which modification set each slot that was set."""
     owner: dict[str, str] = {}
     for wish in chosen:
+        if wish.name in owner.values():
+            raise ValueError(f"modification {wish.name!r} is listed twice")
         changed = find(wish.name).change(spec, **wish.options)
         if not isinstance(changed, Spec):
             raise ValueError(f"modification {wish.name!r} must return a Spec, got {type(changed).__name__}")

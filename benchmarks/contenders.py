@@ -1,0 +1,263 @@
+"""The contenders of training_step.py: sixfold, and four others that train the same Transformer.
+
+Same for all: layers, widths, heads, vocabulary, one table for source, target and output, relu,
+sinusoidal positions, fused attention without a mask tensor (`is_causal` in the decoder), dropout on the
+embeddings and on the output of each sub-layer and nowhere else, the mean cross-entropy of all target
+tokens, AdamW. What a library cannot be told to do the same way stands in the docstring of its builder.
+"""
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from yardstick import Yardstick, sinusoid
+
+WORDS, ROWS, LENGTH = 8000, 64, 32
+FIRST_WORD, BOS, PAD = 3, 1, 0
+RATE = 1e-5  # so low that the loss, and with it the arithmetic, stays as it is at the start
+SEED = 1
+
+
+class Case(NamedTuple):
+    """How large the models are, and how much they drop."""
+
+    width: int
+    layers: int  # of the encoder, and of the decoder
+    heads: int
+    dropout: float = 0.0
+
+    @property
+    def d_head(self) -> int:
+        return self.width // self.heads
+
+
+CASES = {"d128": Case(128, 4, 4), "d256": Case(256, 3, 4), "d512": Case(512, 6, 8)}
+
+
+class Data(NamedTuple):
+    """Ids without padding."""
+
+    source: Tensor  # (ROWS, LENGTH)
+    inputs: Tensor  # (ROWS, LENGTH): BOS, then all targets but the last
+    targets: Tensor  # (ROWS, LENGTH)
+
+
+class Contender(NamedTuple):
+    name: str
+    step: Callable[[], float]  # one training step → its loss
+    parameters: int
+
+
+def random_data() -> Data:
+    generator = torch.Generator().manual_seed(SEED)
+    source, targets = torch.randint(FIRST_WORD, WORDS, (2, ROWS, LENGTH), generator=generator)
+    return Data(source, torch.cat([torch.full((ROWS, 1), BOS), targets[:, :-1]], dim=1), targets)
+
+
+def contender(name: str, model: nn.Module, loss: Callable[[], Tensor]) -> Contender:
+    """What is timed: forward, backward, optimiser step, and dropping the gradients."""
+    model.train()
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=RATE, fused=True)
+
+    def step() -> float:
+        value = loss()
+        value.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return value.item()
+
+    return Contender(name, step, sum(p.numel() for p in parameters))
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """The mean over all tokens; logits are (rows, length, words)."""
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def build_sixfold(case: Case, data: Data) -> Contender:
+    """sixfold's vanilla encoder-decoder, called as a trainer calls it; it checks the ids at each step."""
+    from sixfold.models import Batch, build
+    from sixfold.spec import Sizes
+
+    sizes = Sizes(
+        vocab=WORDS,
+        d_model=case.width,
+        d_ff=4 * case.width,
+        heads=case.heads,
+        encoder_layers=case.layers,
+        decoder_layers=case.layers,
+        dropout=case.dropout,
+    )
+    model = build(sizes, seed=SEED)
+    batch = Batch(data.source, data.inputs, data.targets)
+
+    def loss() -> Tensor:
+        losses = model(batch)
+        return losses.sum / losses.tokens + losses.auxiliary
+
+    return contender("sixfold", model, loss)
+
+
+def build_yardstick(case: Case, data: Data) -> Contender:
+    """yardstick.py: the same operations as sixfold's, with PyTorch's own dropout and the logits held whole."""
+    model = Yardstick(WORDS, case.width, case.heads, case.layers, case.dropout, LENGTH)
+    return contender("yardstick", model, lambda: model(*data))
+
+
+def build_marian(case: Case, data: Data) -> Contender:
+    """Hugging Face's MarianMTModel.
+
+    Differs: norms after the residual sum, hence none at the end of a stack; biases in attention;
+    q, k and v as three products; a constant bias added to the logits.
+    """
+    from transformers import MarianConfig, MarianMTModel
+
+    sides = {
+        f"{side}_{name}": value
+        for side in ("encoder", "decoder")
+        for name, value in (("layers", case.layers), ("ffn_dim", 4 * case.width), ("attention_heads", case.heads))
+    }
+    config = MarianConfig(
+        vocab_size=WORDS,
+        d_model=case.width,
+        activation_function="relu",
+        dropout=case.dropout,
+        attention_dropout=0.0,
+        activation_dropout=0.0,
+        scale_embedding=True,
+        max_position_embeddings=LENGTH,
+        pad_token_id=PAD,
+        decoder_start_token_id=BOS,
+        eos_token_id=2,
+        forced_eos_token_id=2,
+        attn_implementation="sdpa",
+        **sides,
+    )
+    model = MarianMTModel(config)
+
+    def loss() -> Tensor:
+        return model(input_ids=data.source, decoder_input_ids=data.inputs, labels=data.targets).loss
+
+    return contender("marian", model, loss)
+
+
+def build_x_transformers(case: Case, data: Data) -> Contender:
+    """x-transformers' Encoder and Decoder, put together as its XTransformer puts them.
+
+    XTransformer itself takes the softmax over a transposed axis, decodes one token that it then drops,
+    and does not tie the output; its `tie_embedding` passes over all logits once more, to scale them. All
+    of this would only cost it time, so the tied output comes in by `to_logits`, and the loss is the usual one.
+
+    Differs: norms without a bias, with the gain as a second operation; q, k and v as three products; q
+    multiplied by 1 before the kernel; embeddings not multiplied by √D; positions computed at each step,
+    with a learned factor. `layer_dropout` is stochastic depth: off.
+    """
+    from x_transformers import Decoder, Encoder, TransformerWrapper
+
+    layers = {
+        "dim": case.width,
+        "depth": case.layers,
+        "heads": case.heads,
+        "attn_dim_head": case.d_head,
+        "attn_flash": True,
+        "attn_dropout": 0.0,
+        "attn_sublayer_dropout": case.dropout,
+        "ff_custom_activation": nn.ReLU(),
+        "ff_dropout": 0.0,
+        "ff_sublayer_dropout": case.dropout,
+        "layer_dropout": 0.0,
+    }
+    rest = {
+        "num_tokens": WORDS,
+        "max_seq_len": LENGTH,
+        "scaled_sinu_pos_emb": True,
+        "emb_dropout": case.dropout,
+    }
+    encoder = TransformerWrapper(attn_layers=Encoder(**layers), return_only_embed=True, **rest)
+    output = nn.Linear(case.width, WORDS, bias=False)
+    output.weight = encoder.token_emb.emb.weight
+    decoder = TransformerWrapper(
+        attn_layers=Decoder(cross_attend=True, **layers), token_emb=encoder.token_emb, to_logits=output, **rest
+    )
+
+    def loss() -> Tensor:
+        return cross_entropy(decoder(data.inputs, context=encoder(data.source)), data.targets)
+
+    return contender("x-transformers", nn.ModuleList([encoder, decoder]), loss)
+
+
+class AroundTransformer(nn.Module):
+    """What torch.nn.Transformer lacks: a table, positions, the output, the loss."""
+
+    def __init__(self, case: Case):
+        super().__init__()
+        self.table = nn.Embedding(WORDS, case.width)
+        nn.init.normal_(self.table.weight, std=case.width**-0.5)
+        self.dropout = nn.Dropout(case.dropout)
+        self.transformer = nn.Transformer(
+            d_model=case.width,
+            nhead=case.heads,
+            num_encoder_layers=case.layers,
+            num_decoder_layers=case.layers,
+            dim_feedforward=4 * case.width,
+            dropout=case.dropout,
+            activation="relu",
+            batch_first=True,
+            norm_first=True,
+        )
+        self.register_buffer("positions", sinusoid(LENGTH, case.width), persistent=False)
+        self.register_buffer("future", nn.Transformer.generate_square_subsequent_mask(LENGTH), persistent=False)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return self.dropout(self.table(ids) * math.sqrt(self.table.embedding_dim) + self.positions[: ids.shape[1]])
+
+    def forward(self, source: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        # With the hint, the mask is demanded but not used: the kernel is called with is_causal.
+        x = self.transformer(self.embed(source), self.embed(inputs), tgt_mask=self.future, tgt_is_causal=True)
+        return cross_entropy(F.linear(x, self.table.weight), targets)
+
+
+def build_nn_transformer(case: Case, data: Data) -> Contender:
+    """torch.nn.Transformer with a table and an output around it.
+
+    It has one `dropout` for everything; that on attention weights and inside the feed-forward layer,
+    which the others do not have, is switched off afterwards. (With dropout on its weights, PyTorch's
+    attention on a CPU would not be fused.)
+
+    Differs: biases in attention; rows and time transposed for attention and back, with copies of q, k and v.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="enable_nested_tensor")  # of no concern in training
+        model = AroundTransformer(case)
+    for layer in model.modules():
+        if isinstance(layer, nn.MultiheadAttention):
+            layer.dropout = 0.0
+        elif isinstance(layer, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+            layer.dropout.p = 0.0  # between the two products of the feed-forward layer
+    return contender("nn.Transformer", model, lambda: model(*data))
+
+
+BUILDERS: dict[str, Callable[[Case, Data], Contender]] = {
+    "sixfold": build_sixfold,
+    "yardstick": build_yardstick,
+    "marian": build_marian,
+    "x-transformers": build_x_transformers,
+    "nn.Transformer": build_nn_transformer,
+}
+
+
+def build_all(names: list[str], case: Case) -> list[Contender]:
+    """The contenders that are installed, each from the same seed."""
+    data, built = random_data(), []
+    for name in names:
+        torch.manual_seed(SEED)
+        try:
+            built.append(BUILDERS[name](case, data))
+        except ModuleNotFoundError as error:
+            print(f"{name}: left out, {error.name} is not installed (pip install -c constraints.txt -e .[bench])")
+    return built

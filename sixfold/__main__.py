@@ -1,0 +1,3 @@
+from sixfold.cli import main
+
+main()

@@ -1,0 +1,54 @@
+"""Models so small that hundreds are tested in seconds, in float64 so that equal means equal to 1e-9."""
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+import sixfold
+
+VOCAB = 50
+
+# Distances and buckets so few that six tokens get beyond them, each beside the default.
+POSITIONS = {
+    "sinusoid": (),
+    "learned": ("learned_positions",),
+    "none": ("no_positions",),
+    "shaw": ("shaw",),
+    "shaw per head": ("shaw:distance=2,per_head=true",),
+    "t5": ("t5_bias",),
+    "t5 per layer": ("t5_bias:per_layer=true,buckets=8,max_distance=6",),
+    "rotary": ("rotary",),
+}
+NORMS = {"pre-norm": (), "post-norm": ("post_norm",)}
+RELATIVE = ("shaw", "shaw per head", "t5", "t5 per layer", "rotary")
+
+
+def small_sizes(**changes):
+    sizes = {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0}
+    return sixfold.Sizes(**{**sizes, "vocab": VOCAB, **changes})
+
+
+def small_model(kind="encoder_decoder", modifications=(), seed=0, dtype=torch.float64, **sizes):
+    return sixfold.build(small_sizes(**sizes), modifications, kind, seed=seed).to(dtype).eval()
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def random_ids(rows, length, generator):
+    """Words: neither PAD nor BOS nor EOS. (rows, length)"""
+    return torch.randint(3, VOCAB, (rows, length), generator=generator)
+
+
+def random_rows(lengths, generator):
+    """One row of words, (length,), for each length."""
+    return [random_ids(1, length, generator)[0] for length in lengths]
+
+
+def pad(rows, side="right"):
+    """Rows of different length → (B, L), filled up with PAD."""
+    return pad_sequence(rows, batch_first=True, padding_value=sixfold.PAD, padding_side=side)
+
+
+def assert_close(left, right, within=1e-9):
+    torch.testing.assert_close(left, right, rtol=0, atol=within)
