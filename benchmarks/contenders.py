@@ -172,12 +172,7 @@ def build_x_transformers(case: Case, data: Data) -> Contender:
         "ff_sublayer_dropout": case.dropout,
         "layer_dropout": 0.0,
     }
-    rest = {
-        "num_tokens": WORDS,
-        "max_seq_len": LENGTH,
-        "scaled_sinu_pos_emb": True,
-        "emb_dropout": case.dropout,
-    }
+    rest = {"num_tokens": WORDS, "max_seq_len": LENGTH, "scaled_sinu_pos_emb": True, "emb_dropout": case.dropout}
     encoder = TransformerWrapper(attn_layers=Encoder(**layers), return_only_embed=True, **rest)
     output = nn.Linear(case.width, WORDS, bias=False)
     output.weight = encoder.token_emb.emb.weight

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sixfold.call import BOS, EOS, PAD
     from sixfold.decoding.cache import Cache
     from sixfold.models import Batch, DecoderOnly, EncoderDecoder, EncoderOnly, Losses, build
-    from sixfold.registry import import_file, modification, modifications
+    from sixfold.registry import all_modifications, import_file, modification
     from sixfold.spec import Place, Sizes, Spec
     from sixfold.store import load, save
     from sixfold.tap import Tap
@@ -27,7 +27,7 @@ _HOME = {
     "call": ("BOS", "EOS", "PAD"),
     "decoding.cache": ("Cache",),
     "models": ("Batch", "DecoderOnly", "EncoderDecoder", "EncoderOnly", "Losses", "build"),
-    "registry": ("import_file", "modification", "modifications"),
+    "registry": ("all_modifications", "import_file", "modification"),
     "spec": ("Place", "Sizes", "Spec"),
     "store": ("load", "save"),
     "tap": ("Tap",),
@@ -48,11 +48,11 @@ __all__ = [
     "Sizes",
     "Spec",
     "Tap",
+    "all_modifications",
     "build",
     "import_file",
     "load",
     "modification",
-    "modifications",
     "save",
 ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -47,8 +47,7 @@ def assemble(sizes: Sizes, modifications: Iterable[Any], model: type[nn.Module])
     """
     if not isinstance(sizes, Sizes):
         raise ValueError(f"sizes must be sixfold.Sizes, got {type(sizes).__name__}")
-    wishes = [modifications] if isinstance(modifications, str) else list(modifications)
-    chosen = tuple(choose(wish) for wish in wishes)
+    chosen = tuple(choose(wish) for wish in _wishes(modifications))
     spec, owner = _apply(Spec(sizes=sizes), chosen)
     recording = _Recording(spec)
     with torch.device("meta"):
@@ -56,6 +55,17 @@ def assemble(sizes: Sizes, modifications: Iterable[Any], model: type[nn.Module])
     _all_read(spec, owner, recording.reads, model)
     _positions_act(built, owner)
     return Assembly(model, sizes, chosen, spec)
+
+
+def _wishes(modifications: Any) -> list[Any]:
+    """One or several, in any form that `choose` reads."""
+    if isinstance(modifications, str | Chosen):
+        return [modifications]
+    if isinstance(modifications, Mapping):
+        return list(modifications.items())
+    if isinstance(modifications, Iterable):
+        return list(modifications)
+    raise ValueError(f"modifications must be a list of names, got {modifications!r}")
 
 
 def _apply(spec: Spec, chosen: Iterable[Chosen]) -> tuple[Spec, dict[str, str]]:
@@ -78,14 +88,15 @@ def _apply(spec: Spec, chosen: Iterable[Chosen]) -> tuple[Spec, dict[str, str]]:
 
 
 class _Recording(Spec):
-    """A Spec that remembers which slots were read."""
+    """A Spec that remembers which slots were read. (`replace` reads them all.)"""
 
     reads: set[str]
 
-    def __init__(self, spec: Spec):
+    def __init__(self, spec: Spec | None = None, **values: Any):
+        """Of a Spec; or, where a part calls `replace` on a recording one, of single values."""
         object.__setattr__(self, "reads", set())
         for f in fields(Spec):
-            object.__setattr__(self, f.name, getattr(spec, f.name))
+            object.__setattr__(self, f.name, getattr(spec, f.name) if spec else values[f.name])
 
     def __getattribute__(self, name: str) -> Any:
         if name in SLOTS:
@@ -94,7 +105,7 @@ class _Recording(Spec):
 
 
 def _all_read(spec: Spec, owner: dict[str, str], reads: set[str], model: type[nn.Module]) -> None:
-    for slot in owner.keys() - reads:
+    for slot in sorted(owner.keys() - reads):
         reader = _READER.get(slot)
         if reader in owner:
             why = f"{_name(getattr(spec, reader))}, which {owner[reader]!r} put into the slot {reader!r}, ignores it"

@@ -28,7 +28,7 @@ class Call:
     real: Tensor | None = None  # (B, L): which tokens are not padding; None if all are
     position: Any = None  # what the stack's position part prepared for its layers
     depth: int = 0  # belongs to the call: a shared layer runs at many depths
-    memory: Memory | None = None
+    memory: Memory = None  # type: ignore[assignment]  # in a decoder that has an encoder
     cache: Cache | None = None
     tap: Tap | None = None
     gates: Mapping[str, Tensor] | None = None  # "decoder.3.cross" → (B or 1, H): factors on the heads' outputs

@@ -116,10 +116,10 @@ def list_modifications(
     as_json: AsJson = False,
 ) -> None:
     """List the modifications; with NAME, show its page."""
-    from sixfold.registry import Modification, find, modifications
+    from sixfold.registry import Modification, all_modifications, find
 
     _import(imports)
-    found = [find(name)] if name else list(modifications().values())
+    found = [find(name)] if name else list(all_modifications().values())
 
     def row(m: Modification) -> dict[str, Any]:
         options = {key: option.default for key, option in m.options.items()}

@@ -27,7 +27,8 @@ class Dropout(nn.Module):
             return x
         if x.device.type != "cpu" or torch.compiler.is_compiling():
             return F.dropout(x, self.p)
-        return x * _noise(x, round(self.p * _LEVELS))
+        dropped = round(self.p * _LEVELS)
+        return x * _noise(x, dropped) if dropped < _LEVELS else torch.zeros_like(x)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
@@ -38,4 +39,4 @@ def _noise(x: Tensor, dropped: int) -> Tensor:
     draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(1 << 63), None)
     bits = draws.view(torch.int16)[: x.numel()].view(x.shape)  # uniform on −32768 … 32767
     noise = torch.ge(bits, dropped - _LEVELS // 2, out=torch.empty(x.shape, dtype=x.dtype))
-    return noise.mul_(_LEVELS / max(_LEVELS - dropped, 1))
+    return noise.mul_(_LEVELS / (_LEVELS - dropped))

@@ -5,6 +5,7 @@ Letters: B rows, L tokens of each that are new, M tokens of each so far.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -12,14 +13,15 @@ from torch import Tensor
 
 from sixfold.call import PAD, Call
 from sixfold.decoding.cache import Cache
-from sixfold.transformer import Sight
+from sixfold.registry import did_you_mean
+from sixfold.transformer import Memory, Sight
 
 
 def check_ids(ids: Any, words: int, what: str) -> None:
     """Raise a ValueError unless `ids` are (rows, length) whole numbers from 0 to words − 1."""
     if not isinstance(ids, Tensor):
         raise ValueError(f"{what} must be a tensor of ids, got {type(ids).__name__}")
-    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+    if ids.dtype not in (torch.int64, torch.int32):
         raise ValueError(f"{what} must be whole numbers (torch.long), got {ids.dtype}")
     if ids.dim() != 2:
         raise ValueError(f"{what} must have shape (rows, length), got {tuple(ids.shape)}")
@@ -61,6 +63,31 @@ def check_classes(targets: Any, x: Tensor, classes: int) -> None:
         raise ValueError(f"{x.shape[0]} rows need as many classes, got {targets.shape[0]}")
 
 
+def check_memory(memory: Any, layers: int) -> Memory:
+    """Raise a ValueError unless there is a memory for each decoder layer."""
+    if not isinstance(memory, Memory):
+        raise ValueError(f"the memory must be what `encode` gives, got {type(memory).__name__}")
+    if len(memory.states) != layers:
+        raise ValueError(f"the memory is for {len(memory.states)} decoder layers, but the model has {layers} layers")
+    if memory.real is not None and memory.real.shape != memory.states[0].shape[:2]:
+        raise ValueError(
+            f"the memory's mask has shape {tuple(memory.real.shape)}, its states {tuple(memory.states[0].shape[:2])}"
+        )
+    return memory
+
+
+def check_gates(gates: Mapping[str, Tensor] | None, names: Collection[str]) -> None:
+    """Raise a ValueError if a gate is for heads that are not there."""
+    for name in gates or ():
+        if name not in names:
+            raise ValueError(f"there are no heads {name!r} to gate{did_you_mean(name, names)}")
+
+
+def check_smoothing(smoothing: float) -> None:
+    if not 0 <= smoothing < 1:
+        raise ValueError(f"label smoothing must be at least 0 and less than 1, got {smoothing}")
+
+
 def _shape(got: Any) -> str:
     return f"shape {tuple(got.shape)}" if isinstance(got, Tensor) else type(got).__name__
 
@@ -79,8 +106,8 @@ def begin(
         sight = Sight.among(real, causal=causal)
     else:
         positions, keys, sight = _go_on(ids, real, cache)
-    if limit is not None and keys.shape[1] > limit:
-        raise ValueError(f"{keys.shape[1]} positions, but this model has learned only {limit}; shorten the text")
+    if limit is not None and not _tracing(ids) and int(keys.max()) >= limit:
+        raise ValueError(f"{int(keys.max()) + 1} positions, but this model has learned only {limit}; shorten the text")
     return Call(positions=positions, key_positions=keys, sight=sight, causal=causal, real=real, cache=cache, **rest)
 
 
@@ -92,9 +119,11 @@ def finish(call: Call, length: int) -> None:
 
 def _count(ids: Tensor, real: Tensor | None) -> Tensor:
     """Positions 0, 1, 2, … of the real tokens; one row for all if padding stands at the end only."""
-    if real is None or (not _tracing(ids) and bool((real[:, 1:] <= real[:, :-1]).all())):
+    if real is None:
         return torch.arange(ids.shape[1], device=ids.device)[None]
-    return (real.cumsum(1) - 1).clamp(min=0)
+    positions = (real.cumsum(1) - 1).clamp(min=0)
+    at_the_end = not _tracing(ids) and bool((real[:, 1:] <= real[:, :-1]).all())
+    return positions.amax(0, keepdim=True) if at_the_end else positions
 
 
 def _go_on(ids: Tensor, real: Tensor | None, cache: Cache) -> tuple[Tensor, Tensor, Sight]:
@@ -113,6 +142,7 @@ def _go_on(ids: Tensor, real: Tensor | None, cache: Cache) -> tuple[Tensor, Tens
         ones = torch.ones_like(ids) if real is None else real
         positions = cache.lengths[:, None] + (ones.cumsum(1) - 1).clamp(min=0)
         keys = torch.arange(int((cache.lengths + ones.sum(1)).max()), device=ids.device)[None]
+        positions = positions.clamp(max=max(keys.shape[1] - 1, 0))  # a row of padding stands at no new place
     return positions, keys, Sight((keys[:, None, :] <= positions[:, :, None])[:, None])
 
 

@@ -18,7 +18,17 @@ from torch import Tensor, nn
 from sixfold.assemble import Assembly, assemble
 from sixfold.call import Call
 from sixfold.decoding.cache import Cache
-from sixfold.entry import begin, check_classes, check_ids, check_real, check_targets, finish
+from sixfold.entry import (
+    begin,
+    check_classes,
+    check_gates,
+    check_ids,
+    check_memory,
+    check_real,
+    check_smoothing,
+    check_targets,
+    finish,
+)
 from sixfold.initial import normal
 from sixfold.registry import did_you_mean
 from sixfold.spec import Group, Place, Sizes, Spec
@@ -67,10 +77,13 @@ class Model(nn.Module):
         """After all parts are there."""
         self._init(self, spec)
         self.limits: dict[str, int] = {}  # the most positions a stack can tell apart, where a part sets a limit
+        self.attentions: set[str] = set()  # such as "decoder.3.cross": what a tap can watch and gates can scale
         for part in self.modules():
-            limit, place = getattr(part, "limit", None), getattr(part, "place", None)
-            if limit is not None and place is not None:
+            place, limit = getattr(part, "place", None), getattr(part, "limit", None)
+            if place is not None and limit is not None:
                 self.limits[place.stack] = min(limit, self.limits.get(place.stack, limit))
+            if place is not None and getattr(part, "heads", None) is not None:
+                self.attentions.update(f"{place.stack}.{depth}.{place.name}" for depth in range(place.layers))
 
     def groups(self) -> list[Group]:
         """The parameters as the optimiser should treat them."""
@@ -82,6 +95,8 @@ class Model(nn.Module):
 
     def log_probs(self, x: Tensor) -> Tensor:
         """States (…, D) → the log-probability of every word (…, V)."""
+        if "output" not in self._table:
+            raise ValueError("this model says classes, not words: use classify")
         return self.head.log_probs(x, self._table["output"])
 
     def _enter(
@@ -90,10 +105,12 @@ class Model(nn.Module):
         """Check what came in, and embed it."""
         check_ids(ids, self.sizes.vocabulary(place.stack), f"the {role} ids")
         check_real(real, ids, f"the {role} ids")
+        check_gates(rest.get("gates"), self.attentions)
         call = begin(ids, real, causal=place.causal, limit=self.limits.get(place.stack), **rest)
         return entrance(ids, self._table[role], call)
 
     def _losses(self, x: Tensor, targets: Tensor, smoothing: float, auxiliary: list[Tensor]) -> Losses:
+        check_smoothing(smoothing)
         check_targets(targets, x, self.sizes.vocabulary("decoder"))
         total, tokens = self.head.loss(x, self._table["output"], targets, smoothing)
         return Losses(total, tokens, _sum(auxiliary, total))
@@ -137,7 +154,8 @@ class EncoderDecoder(Model):
         With `cache=Cache(memory)` in the memory's place, the ids go on from where the cache is.
         """
         if (memory is None) == (cache is None):
-            raise ValueError("decode needs either a memory or a cache that holds one")
+            got = "neither" if memory is None else "both"
+            raise ValueError(f"decode needs either a memory or a cache that holds one, got {got}")
         return self._decode(ids, memory, real, cache, tap=tap, gates=gates)
 
     def forward(self, batch: Batch, smoothing: float = 0.0, recompute: bool = False) -> Losses:
@@ -154,9 +172,9 @@ class EncoderDecoder(Model):
     def _decode(
         self, ids: Tensor, memory: Memory | None, real: Tensor | None, cache: Cache | None, **rest: Any
     ) -> Tensor:
-        memory = memory if cache is None else cache.memory
-        if memory is None:
+        if cache is not None and cache.memory is None:
             raise ValueError("the cache holds no memory; make it with Cache(memory)")
+        memory = check_memory(memory if cache is None else cache.memory, self.sizes.decoder_layers)
         x, call = self._enter(
             self.decoder_input, self.places[1], "target", ids, real, memory=memory, cache=cache, **rest
         )
@@ -243,6 +261,7 @@ class EncoderOnly(Model):
         x, real = self._encode(batch.source, None, losses=auxiliary, recompute=recompute)
         if not self.sizes.classes:
             return self._losses(x, batch.targets, smoothing, auxiliary)
+        check_smoothing(smoothing)
         check_classes(batch.targets, x, self.sizes.classes)
         total = smoothed_cross_entropy(self._logits(x, real), batch.targets, smoothing)
         return Losses(total, torch.tensor(x.shape[0], device=x.device), _sum(auxiliary, total))

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import importlib.util
 import inspect
 import pkgutil
 import sys
 import types
 import typing
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,7 +100,7 @@ def _origin(change: Callable[..., Spec]) -> str:
     return inspect.getsourcefile(change) or change.__module__ if change.__module__ != "__main__" else "__main__"
 
 
-def modifications() -> dict[str, Modification]:
+def all_modifications() -> dict[str, Modification]:
     """All that are registered, by name; those of sixfold itself are imported first."""
     import sixfold.modifications as package
 
@@ -110,7 +110,7 @@ def modifications() -> dict[str, Modification]:
 
 
 def find(name: str) -> Modification:
-    known = modifications()
+    known = all_modifications()
     if name not in known:
         raise ValueError(f"there is no modification {name!r}{did_you_mean(name, known)}; `sixfold list` shows all")
     return known[name]
@@ -139,30 +139,44 @@ def _split(wish: Any) -> tuple[str, Mapping[str, Any]]:
         return wish.name, wish.options
     if isinstance(wish, str):
         name, _, text = wish.partition(":")
-        pairs = [pair.partition("=") for pair in text.split(",")] if text else []
-        for key, equals, _value in pairs:
-            if not equals:
-                raise ValueError(f"{wish!r}: expected NAME:key=value,key=value, got {key!r}")
-        return name.strip(), {key.strip(): value.strip() for key, _, value in pairs}
+        return name.strip(), _pairs(text, wish)
     if isinstance(wish, Mapping) and len(wish) == 1:
         wish = next(iter(wish.items()))
     if isinstance(wish, tuple) and len(wish) == 2 and isinstance(wish[0], str):
-        return wish[0], wish[1] or {}
+        name, options = wish
+        if options is None or isinstance(options, Mapping):
+            return name, options or {}
     raise ValueError(f"a modification is given as NAME or NAME:key=value, got {wish!r}")
+
+
+def _pairs(text: str, wish: str) -> dict[str, str]:
+    """ "key=value,key=value" """
+    options: dict[str, str] = {}
+    for pair in text.split(",") if text else []:
+        key, equals, value = (word.strip() for word in pair.partition("="))
+        if not equals:
+            raise ValueError(f"{wish!r}: expected NAME:key=value,key=value, got {pair!r}")
+        if key in options:
+            raise ValueError(f"{wish!r}: {key!r} is given twice")
+        options[key] = value
+    return options
 
 
 def _read(value: Any, kind: Any, what: str) -> Any:
     """A value as its declared type, from text or as it came from Python or YAML."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
-        if value in arguments:
-            return value
+        for argument in arguments:
+            if value == argument or value == _as_text(argument):
+                return argument
         raise ValueError(f"{what} must be one of {', '.join(map(str, arguments))}, got {value!r}")
     if origin in (typing.Union, types.UnionType):  # X | None
         inner = next(a for a in arguments if a is not type(None))
         return None if value is None or value == "none" else _read(value, inner, what)
     if origin is tuple:
         items = value.split("/") if isinstance(value, str) else value
+        if not isinstance(items, list | tuple):
+            raise ValueError(f"{what} must be several values, got {value!r}")
         return tuple(_read(item, arguments[0], what) for item in items)
     return _read_plain(value, kind, what)
 
@@ -192,14 +206,15 @@ def import_file(path: str | Path) -> None:
     path = Path(path).resolve()
     if not path.is_file():
         raise ValueError(f"there is no file {path} to import")
-    name = f"sixfold_import_{path.stem}_{abs(hash(str(path)))}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    if path.suffix != ".py":
         raise ValueError(f"{path} is not a Python file: its name must end in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
+    module = types.ModuleType(f"sixfold_import_{path.stem}_{zlib.crc32(str(path).encode())}")
+    module.__file__ = str(path)
+    before, sys.modules[module.__name__] = dict(_registered), module
+    try:  # read anew each time: a cached bytecode file may be older than an edit in a notebook
+        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
     except Exception as error:
-        del sys.modules[name]
+        del sys.modules[module.__name__]
+        _registered.clear()
+        _registered.update(before)
         raise ValueError(f"{path} could not be imported: {type(error).__name__}: {error}") from error

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from sixfold import transformer as vanilla
 
+_LARGEST = 100_000_000  # of any size
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
@@ -36,8 +38,8 @@ class Sizes:
             _need_whole(name, getattr(self, name), at_least=1)
         for name in ("d_head", "vocab", "source_vocab", "target_vocab", "classes"):
             _need_whole(name, getattr(self, name), at_least=0)
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and less than 1, got {self.dropout}")
+        if isinstance(self.dropout, bool) or not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be a number, at least 0 and less than 1, got {self.dropout!r}")
         if self.d_head == 0 and self.d_model % self.heads:
             raise ValueError(
                 f"d_model {self.d_model} does not divide into {self.heads} heads; "
@@ -50,7 +52,10 @@ class Sizes:
                 f"{self.target_vocab}; give vocab alone for a joint vocabulary, the other two for separate ones"
             )
         if not self.vocab and not (self.source_vocab and self.target_vocab):
-            raise ValueError("give vocab, the number of words; or source_vocab and target_vocab for separate ones")
+            raise ValueError(
+                f"give vocab, the number of words, or both source_vocab and target_vocab for separate ones; "
+                f"got source_vocab {self.source_vocab} and target_vocab {self.target_vocab}"
+            )
 
     @property
     def joint(self) -> bool:
@@ -67,6 +72,8 @@ def _need_whole(name: str, value: Any, at_least: int) -> None:
         raise ValueError(f"{name} must be a whole number, got {value!r}")
     if value < at_least:
         raise ValueError(f"{name} must be at least {at_least}, got {value}")
+    if value > _LARGEST:
+        raise ValueError(f"{name} must be at most {_LARGEST:,}, got {value:,}")
 
 
 @dataclass(frozen=True)

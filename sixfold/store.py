@@ -6,13 +6,14 @@ because the model is made anew from its description.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import safetensors
 import safetensors.torch
@@ -47,24 +48,46 @@ def save(model: Model, directory: str | Path, *, overwrite: bool = False) -> Non
         raise ValueError(f"{directory} holds a model already; say overwrite=True to replace it")
     directory.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
-    description = json.dumps(describe(model), indent=2)
-    write_aside(directory / WEIGHTS, lambda path: safetensors.torch.save_file(tensors, path, {"format": FORMAT}))
-    write_aside(directory / DESCRIPTION, lambda path: path.write_text(description + "\n", encoding="utf-8"))
+    description = describe(model)
+    text, belongs = json.dumps(description, indent=2) + "\n", {"sixfold": _fingerprint(description)}
+    with Aside(directory) as aside:
+        aside.write(WEIGHTS, lambda path: safetensors.torch.save_file(tensors, path, belongs))
+        aside.write(DESCRIPTION, lambda path: path.write_text(text, encoding="utf-8"))
 
 
-def write_aside(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write a file beside its place, bring it to disk, then move it there: it is there whole or not at all."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    aside = Path(name)
-    try:
-        write(aside)
-        with aside.open("rb+") as file:
+class Aside:
+    """Files written beside their places and brought to disk; moved there when all are done, or none."""
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+        self._written: dict[Path, Path] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def write(self, name: str, write: Callable[[Path], Any]) -> None:
+        handle, aside = tempfile.mkstemp(dir=self.directory, prefix=f".{name}.")
+        os.close(handle)
+        self._written[Path(aside)] = self.directory / name
+        write(Path(aside))
+        with open(aside, "rb+") as file:
             os.fsync(file.fileno())
-        aside.chmod(0o666 & ~_umask())
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
+
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+        try:
+            for aside, place in self._written.items():
+                if failed is None:
+                    aside.chmod(0o666 & ~_umask())
+                    aside.replace(place)
+        finally:
+            for aside in self._written:
+                aside.unlink(missing_ok=True)
+
+
+def _fingerprint(description: Mapping[str, Any]) -> str:
+    """What the weights say of the description they belong to."""
+    made_of = [description.get(key) for key in ("model", "sizes", "modifications")]
+    return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
 
 
 def _umask() -> int:
@@ -76,14 +99,19 @@ def _umask() -> int:
 def load(directory: str | Path, *, device: torch.device | str = "cpu") -> Model:
     """Read a model directory. Its names and shapes are compared before memory is taken."""
     directory = Path(directory)
-    model = _from_description(_read_description(directory / DESCRIPTION), directory)
+    description = _read_description(directory / DESCRIPTION)
+    model = _from_description(description, directory)
     path = directory / WEIGHTS
     if not path.is_file():
         raise ValueError(f"{directory} has no {WEIGHTS}: the model is not complete")
     try:
         with safetensors.safe_open(path, framework="pt", device=str(device)) as file:
+            fingerprint = _fingerprint(description)
+            if (file.metadata() or {}).get("sixfold", fingerprint) != fingerprint:
+                raise ValueError(f"{path} was saved with another {DESCRIPTION}: one was changed, or a save broke off")
             names = file.keys()
-            _compare({name: tuple(file.get_slice(name).get_shape()) for name in names}, model, path)
+            slices = {name: file.get_slice(name) for name in names}
+            _compare({name: (tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}, model, path)
             model.load_state_dict({name: file.get_tensor(name) for name in names}, assign=True)
     except safetensors.SafetensorError as error:
         raise ValueError(f"{path} is damaged: {error}") from None
@@ -100,7 +128,7 @@ def _read_description(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} has {path.stat().st_size:,} bytes: that is no model description")
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         found = description.get("format") if isinstance(description, dict) else type(description).__name__
@@ -114,7 +142,7 @@ def _from_description(description: Mapping[str, Any], directory: Path) -> Model:
         sizes = Sizes(**description["sizes"])
         wishes = [Chosen(name, options) for wish in description["modifications"] for name, options in wish.items()]
         return build(sizes, wishes, description["model"], device="meta")
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"{directory / DESCRIPTION} is incomplete or damaged: {error}") from None
     except ValueError as error:
         raise ValueError(
@@ -123,12 +151,15 @@ def _from_description(description: Mapping[str, Any], directory: Path) -> Model:
         ) from None
 
 
-def _compare(stored: Mapping[str, tuple[int, ...]], model: Model, path: Path) -> None:
+def _compare(stored: Mapping[str, tuple[tuple[int, ...], str]], model: Model, path: Path) -> None:
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     for name in wanted.keys() | stored.keys():
         if name not in stored:
             raise ValueError(f"{path} lacks {name}, which {DESCRIPTION} asks for")
         if name not in wanted:
             raise ValueError(f"{path} has {name}, which {DESCRIPTION} does not know")
-        if wanted[name] != stored[name]:
-            raise ValueError(f"{path}: {name} has shape {stored[name]}, but {DESCRIPTION} asks for {wanted[name]}")
+        shape, dtype = stored[name]
+        if wanted[name] != shape:
+            raise ValueError(f"{path}: {name} has shape {shape}, but {DESCRIPTION} asks for {wanted[name]}")
+        if not dtype.startswith(("F", "BF")):
+            raise ValueError(f"{path}: {name} holds {dtype}, not floating-point numbers")

@@ -40,11 +40,10 @@ if TYPE_CHECKING:
 
 def attend(q: Tensor, k: Tensor, v: Tensor, sight: Sight, bias: Tensor | None = None) -> Tensor:
     """softmax(Q Kᵀ / √K + bias) V, by PyTorch's fused kernel. → (B, H, L, K)"""
-    if bias is None:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=sight.mask, is_causal=sight.causal)
-    mask = sight.written_out(q)
-    bias = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+    if bias is not None:
+        mask = sight.written_out(q)
+        sight = Sight(bias if mask is None else bias.masked_fill(~mask, -torch.inf))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=sight.mask, is_causal=sight.causal)
 
 
 def attend_explicitly(
@@ -67,8 +66,8 @@ def attend_explicitly(
 # 2 · Masks: hiding the padding, and the future ------------------------------------------------------
 
 
-def future(length: int, device: torch.device | None = None) -> Tensor:
-    """Hide the future: query i sees key j when j <= i.
+def past(length: int, device: torch.device) -> Tensor:
+    """What is left when the future is hidden: query i sees key j when j <= i.
 
     j → 0 1 2 3
     i 0 ■ · · ·
@@ -91,15 +90,15 @@ class Sight(NamedTuple):
 
     @classmethod
     def among(cls, real_BL: Tensor | None, *, causal: bool) -> Sight:
-        """Tokens that look at each other."""
+        """Real tokens may be seen; among themselves, in a causal stack, only the past ones."""
         if real_BL is None:
             return cls(causal=causal)
         mask = real_BL[:, None, None, :]
-        return cls(mask & future(real_BL.shape[1], real_BL.device) if causal else mask)
+        return cls(mask & past(real_BL.shape[1], real_BL.device) if causal else mask)
 
     def written_out(self, q: Tensor) -> Tensor | None:
         """The same as a mask."""
-        return future(q.shape[-2], q.device) if self.causal else self.mask
+        return past(q.shape[-2], q.device) if self.causal else self.mask
 
 
 # 3 · Positions: attention alone cannot tell "man eats dinosaur" from "dinosaur eats man" -------------
@@ -157,7 +156,7 @@ class Sinusoid(Position):
 
 def split_heads(x: Tensor, heads: int, parts: int) -> tuple[Tensor, ...]:
     """(B, L, parts·H·K) → that many (B, H, L, K)."""
-    return x.unflatten(-1, (parts, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    return tuple(part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in x.chunk(parts, dim=-1))
 
 
 def merge_heads(heads: Tensor) -> Tensor:
@@ -216,10 +215,10 @@ class CrossAttention(nn.Module):
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
         (q,) = split_heads(self.q(x), self.heads, 1)
-        memory = call.memory
-        assert memory is not None
-        k, v = call.keep(self.place, lambda: split_heads(self.kv(memory.states[call.depth]), self.heads, 2))
-        return self.output(merge_heads(look(self.place, call, q, k, v, memory.sight, self.position)))
+        memory_SnD = call.memory.states[call.depth]
+        k, v = call.keep(self.place, lambda: split_heads(self.kv(memory_SnD), self.heads, 2))
+        sight = Sight.among(call.memory.real, causal=False)
+        return self.output(merge_heads(look(self.place, call, q, k, v, sight, self.position)))
 
 
 # 5 · Feed-forward: attention only averages; this is where each position computes ----------------------
@@ -325,10 +324,6 @@ class Memory(NamedTuple):
 
     states: tuple[Tensor, ...]  # (S, n, D) for each decoder layer; here the same one for all
     real: Tensor | None  # (S, n): which of it is not padding, None if nothing is
-
-    @property
-    def sight(self) -> Sight:
-        return Sight(None if self.real is None else self.real[:, None, None, :])
 
 
 class LastState(nn.Module):

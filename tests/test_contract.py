@@ -21,7 +21,7 @@ made = cache(small_model)  # tests that only read a model share it
 
 
 def models(*kinds, norms=NORMS):
-    """A test over models is given a function that makes one: kinds × positions × norms."""
+    """For a test over kinds × positions × norms."""
     every = [
         pytest.param(kind, (*POSITIONS[position], *NORMS[norm]), id=f"{kind}-{position}-{norm}".replace(" ", "_"))
         for kind in kinds
@@ -47,6 +47,11 @@ def states_of(model, ids, real=None, source=None, **rest):
         source = random_ids(1, 4, seeded(99)).expand(ids.shape[0], -1) if source is None else source
         return model.decode(ids, model.encode(source), real, **rest)
     return model.decode(ids, real, **rest) if model.kind == "decoder_only" else model.encode(ids, real, **rest)
+
+
+def reader(model, ids, **rest):
+    """The states (S, n, D) of an encoder-decoder's encoder."""
+    return model.encode(ids, **rest).states[-1]
 
 
 def fresh_cache(model, sources):
@@ -84,7 +89,7 @@ def test_no_state_depends_on_a_later_input(kind, modifications):
     for t in range(6):
         (gradient,) = torch.autograd.grad((states[:, t] @ direction).sum(), embedded, retain_graph=True)
         assert (gradient[:, t + 1 :] == 0).all()
-        assert (gradient[:, : t + 1].abs().amax(-1) > 1e-6).all()
+        assert gradient[:, : t + 1].abs().max() > 1e-6
 
 
 # Padding ---------------------------------------------------------------------------------------------
@@ -116,7 +121,7 @@ def test_padding_of_the_source_does_not_change_the_memory_nor_its_reader(kind, m
 
 @pytest.mark.parametrize("side", SIDES)
 @models(*KINDS, norms=("pre-norm",))
-def test_what_is_PAD_is_padding_unless_said_otherwise(kind, modifications, side):
+def test_a_pad_is_padding_unless_said_otherwise(kind, modifications, side):
     model, generator = made(kind, modifications), seeded(4)
     rows, sources = random_rows((5, 2), generator), random_rows((2, 4), generator)
     states = states_of(model, pad(rows, side), source=pad(sources, side))
@@ -125,7 +130,7 @@ def test_what_is_PAD_is_padding_unless_said_otherwise(kind, modifications, side)
 
 
 @models(*KINDS, norms=("pre-norm",))
-def test_a_PAD_that_is_said_to_be_real_is_a_word(kind, modifications):
+def test_a_pad_that_is_said_to_be_real_is_a_word(kind, modifications):
     model = made(kind, modifications)
     ids = torch.tensor([[5, PAD, 7]])
     as_word, as_padding = (states_of(model, ids, real) for real in (torch.ones_like(ids, dtype=torch.bool), None))
@@ -221,6 +226,18 @@ def test_selected_rows_go_on_as_if_alone(kind, modifications):
         rows.select(torch.tensor(order))
         rows.write(2)
         rows.write(1)
+    rows.assert_as_if_alone()
+
+
+@pytest.mark.parametrize("left", [[1, 0], [0, 0]], ids=["ragged", "even"])
+@models(*WRITERS, norms=("pre-norm",))
+@torch.no_grad()
+def test_rows_go_on_without_the_longest(kind, modifications, left):
+    rows = running(kind, modifications)
+    rows.write(1, 3, 7)
+    rows.select(torch.tensor(left))
+    rows.write(1)
+    rows.write(2)
     rows.assert_as_if_alone()
 
 
@@ -348,11 +365,10 @@ def test_a_step_leaves_the_cache_it_was_selected_from_as_it_was(kind, modificati
 # Saved and loaded ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 @models(*KINDS, norms=("pre-norm",))
 @torch.no_grad()
-def test_a_loaded_model_gives_the_same_bits(kind, modifications, dtype, tmp_path):
-    model, ids = small_model(kind, modifications, dtype=dtype), random_ids(2, 5, seeded(9))
+def test_a_loaded_model_gives_the_same_bits(kind, modifications, tmp_path):
+    model, ids = small_model(kind, modifications, dtype=torch.float32), random_ids(2, 5, seeded(9))
     save(model, tmp_path / "model")
     assert torch.equal(states_of(load(tmp_path / "model"), ids), states_of(model, ids))
 
@@ -401,8 +417,8 @@ def test_the_loss_of_a_batch_is_the_sum_of_its_rows_losses(kind, modifications, 
 # Looking inside --------------------------------------------------------------------------------------
 
 
-def watch(model, ids, source=None, side="right", **rest):
-    """→ states with a tap on everything, and the tap of all stacks"""
+def watch(model, ids, source):
+    """→ states by the explicit route, and the tap that saw all stacks"""
     tap = Tap()
     if model.kind != "encoder_decoder":
         return states_of(model, ids, tap=tap), tap
@@ -456,7 +472,7 @@ def test_a_tap_sees_only_what_it_asked_for():
     tap = Tap("decoder.1.*", fields=("q", "heads"))
     model.decode(ids, model.encode(ids, tap=tap), tap=tap)
     assert set(tap.seen) == {(f"decoder.1.{part}", f) for part in ("attention", "cross") for f in ("q", "heads")}
-    with pytest.raises(KeyError, match="decoder.1.attention"):
+    with pytest.raises(KeyError, match=r"decoder\.1\.attention"):
         tap["decoder.0.cross"]
     with pytest.raises(ValueError, match="wieghts"):
         Tap(fields=("wieghts",))
@@ -467,7 +483,7 @@ def test_a_tap_sees_only_what_it_asked_for():
 def test_a_tap_on_hypotheses_sees_what_it_sees_without_a_cache(kind, modifications):
     model, generator = made(kind, modifications), seeded(16)
     sources, ids = random_rows((4, 2), generator), random_ids(4, 3, generator)
-    cached, whole = Tap(fields=("weights", "heads", "q")), Tap(fields=("weights", "heads", "q"))
+    cached, whole = (Tap(fields=("weights", "heads", "q")) for _ in range(2))
     model.decode(ids, cache=fresh_cache(model, sources).select(torch.tensor([[0, 0], [1, 1]])), tap=cached)
     states_of(model, ids, source=pad(sources).repeat_interleave(2, 0), tap=whole)
     assert cached.seen.keys() == whole.seen.keys()
@@ -491,23 +507,18 @@ def part_of(model, name):
     return getattr(getattr(model, "stack" if stack == "only" else stack).layers[int(depth)], part)
 
 
-@pytest.mark.parametrize("head", [0, 1])
 @models(*KINDS, norms=("pre-norm",))
 @torch.no_grad()
-def test_a_gate_of_zero_is_a_head_without_columns_in_the_output_matrix(kind, modifications, head):
+def test_a_gate_of_zero_is_a_head_without_columns_in_the_output_matrix(kind, modifications):
     model, ids = made(kind, modifications), random_ids(2, 4, seeded(18))
-    gate = torch.ones(1, 2, dtype=torch.float64)
-    gate[0, head] = 0
-    for name in NAMES[kind]:
+    for head, name in enumerate(NAMES[kind]):
+        gate = torch.ones(1, 2, dtype=torch.float64)
+        gate[0, head % 2] = 0
         cut = copy.deepcopy(model)
-        part_of(cut, name).output.weight[:, 8 * head : 8 * head + 8] = 0
-        if name.startswith("encoder"):
-            got, expected = model.encode(ids, gates={name: gate}).states[-1], cut.encode(ids).states[-1]
-        else:
-            got, expected = states_of(model, ids, gates={name: gate}), states_of(cut, ids)
-        assert_close(got, expected, within=1e-12)
-        if not name.startswith("encoder"):
-            assert (got - states_of(model, ids)).abs().max() > 1e-6
+        part_of(cut, name).output.weight.unflatten(1, (2, 8))[:, head % 2] = 0
+        run = reader if name.startswith("encoder") else states_of
+        assert_close(run(model, ids, gates={name: gate}), run(cut, ids), within=1e-12)
+        assert (run(cut, ids) - run(model, ids)).abs().max() > 1e-6
 
 
 @models(*KINDS, norms=("pre-norm",))

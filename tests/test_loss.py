@@ -261,3 +261,12 @@ def test_the_first_loss_is_near_ln_v(width, layers, words, modifications):
     with torch.no_grad():
         losses = model(sixfold.Batch(*text))
     assert losses.sum.item() / losses.tokens.item() == pytest.approx(math.log(words), rel=0.15)
+
+
+def test_matrices_start_with_unit_gain_and_biases_at_zero():
+    layer = sixfold.build(sixfold.Sizes(d_model=128, d_ff=512, heads=4, vocab=9), seed=1).decoder.layers[0]
+    for matrix in (layer.attention.qkv, layer.attention.output, layer.cross.q, layer.cross.kv, layer.cross.output):
+        assert matrix.weight.std().item() == pytest.approx(128**-0.5, rel=0.03)
+    for linear, width in ((layer.feed_forward.inner, 128), (layer.feed_forward.outer, 512)):
+        assert 1.9 < linear.weight.abs().max().item() * width**0.5 <= 2
+        assert linear.bias.eq(0).all()

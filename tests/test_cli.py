@@ -1,0 +1,187 @@
+"""The command line, as a person or a script would use it."""
+
+import json
+import subprocess
+import sys
+from typing import NamedTuple
+
+import pytest
+
+from sixfold import registry
+from sixfold.cli import main
+from sixfold.config import keys, read_config
+
+OWN_PART = """
+from dataclasses import replace
+import torch.nn.functional as F
+from sixfold import Spec, modification
+
+@modification()
+def my_gelu(spec: Spec, *, exact: bool = True) -> Spec:
+    '''GeLU, as an example.'''
+    return replace(spec, activation=F.gelu)
+"""
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def sixfold(monkeypatch, capsys):
+    """Run the command in this process: importing torch once is enough."""
+    monkeypatch.setattr(registry, "_registered", dict(registry.all_modifications()))
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["sixfold", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+        return Done(left.value.code or 0, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def counted(sixfold):
+    def run(*arguments):
+        done = sixfold("count", *arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+def test_help_does_not_import_torch():
+    code = "import sys; sys.argv = ['sixfold', '--help']\nfrom sixfold.cli import app\n"
+    code += "try: app()\nexcept SystemExit: pass\nsys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("verb", [(), ("list",), ("count",)])
+def test_help_of_every_verb_explains_it(sixfold, verb):
+    done = sixfold(*verb, "--help")
+    assert done.returncode == 0
+    assert "Usage" in done.stdout
+
+
+def test_count_help_knows_every_key_of_the_configuration(sixfold):
+    help_text = sixfold("count", "--help").stdout
+    assert all(f"--{key}" in help_text for key, _ in keys())
+
+
+def test_list_shows_every_modification_with_slot_and_paper(sixfold):
+    lines = sixfold("list").stdout.splitlines()
+    (shaw,) = (line for line in lines if line.startswith("shaw"))
+    assert "position" in shaw
+    assert "1803.02155" in shaw
+    assert {row["name"] for row in json.loads(sixfold("list", "--json").stdout)} >= {"rotary", "post_norm", "t5_bias"}
+
+
+def test_list_of_one_shows_its_page_with_formula_and_options(sixfold):
+    page = sixfold("list", "t5_bias").stdout
+    assert "b[h, bucket(j − i)]" in page
+    assert "buckets=32" in page
+
+
+def test_count_gives_the_published_sizes(counted):
+    assert counted("transformer-base")["parameters"] == 63_045_632
+    assert counted("transformer-big")["parameters"] == 214_171_648
+    assert counted("study-vanilla")["parameters"] == 223_043_328
+
+
+def test_count_operations_equal_the_arithmetic_of_the_study(counted):
+    """The products for one pair of 512 source and 114 target tokens; look-ups are none."""
+    d, ff, layers, words, n, m = 768, 3072, 12, 32128, 512, 114
+    attention, feed_forward = 4 * d * d, 2 * d * ff
+    by_hand = layers * (attention + feed_forward) * n + layers * 2 * d * d * n
+    by_hand += layers * (attention + feed_forward + 2 * d * d) * m
+    by_hand += layers * 2 * d * (n * n + m * m + n * m) + words * d * m
+    result = counted("study-vanilla", "--source-length", str(n), "--target-length", str(m))
+    assert result["operations"] == by_hand == sum(result["operations_by_part"].values())
+
+
+def test_settings_win_over_the_recipe_and_modify_adds(counted):
+    plain = counted("transformer-base", "--model.heads", "4", "--model.d_head", "32")
+    assert plain["parameters_by_part"]["encoder.attention"] == 6 * 4 * 512 * 4 * 32
+    learned = counted("transformer-base", "--modify", "learned_positions:length=100")
+    assert learned["parameters"] - 63_045_632 == 2 * 100 * 512
+
+
+def test_over_a_billion_parameters_are_counted(counted):
+    wide = ["--model.d_model", "2048", "--model.d_ff", "8192", "--model.layers", "10", "--data.vocabulary", "32000"]
+    assert counted(*wide)["parameters"] > 1_100_000_000
+
+
+def test_a_modification_of_ones_own_is_imported(sixfold, counted, tmp_path):
+    file = tmp_path / "my_parts.py"
+    file.write_text(OWN_PART)
+    assert "GeLU, as an example." in sixfold("list", "my_gelu", "--import", str(file)).stdout
+    assert (
+        counted("transformer-base", "--import", str(file), "--modify", "my_gelu:exact=false")["parameters"]
+        == 63_045_632
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["count", "transformer-bas"], ["transformer-bas", "did you mean 'transformer-base'"]),
+        (["count"], ["--data.vocabulary"]),
+        (["count", "transformer-base", "--modify", "rotery"], ["rotery", "did you mean 'rotary'"]),
+        (["count", "transformer-base", "--modify", "t5_bias:bukets=3"], ["bukets", "did you mean 'buckets'"]),
+        (["count", "transformer-base", "--modify", "t5_bias:buckets"], ["key=value"]),
+        (["count", "transformer-base", "--modify", "t5_bias:buckets=many"], ["buckets", "whole number", "many"]),
+        (["count", "transformer-base", "--modify", "rotary", "--modify", "shaw"], ["rotary", "shaw", "position"]),
+        (["count", "transformer-base", "--model.heads", "7"], ["512", "7 heads"]),
+        (["count", "transformer-base", "--model.heads", "seven"], ["model.heads", "seven"]),
+        (["count", "transformer-base", "--import", "nowhere.py"], ["nowhere.py"]),
+        (["list", "rezeroo"], ["rezeroo"]),
+    ],
+)
+def test_a_mistake_gets_one_line_that_names_it(sixfold, arguments, words):
+    done = sixfold(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert all(word in done.stderr for word in words), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("model:\n  hedas: 4\n", ["model.hedas", "did you mean 'model.heads'"]),
+        ("modle:\n  heads: 4\n", ["modle", "did you mean 'model'"]),
+        ("model: 4\n", ["model", "4"]),
+        ("model:\n  heads: four\n", ["model.heads", "four"]),
+        ("model:\n  dropout: yes\n", ["model.dropout", "yes"]),
+        ("model: {heads: 1\n", ["line"]),
+        ("- model\n", ["sections"]),
+        ("model:\n  heads: 4\n  heads: 8\n", ["heads"]),
+    ],
+)
+def test_a_mistake_in_a_recipe_names_file_and_key(tmp_path, text, words):
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(text)
+    with pytest.raises(ValueError) as caught:
+        read_config(recipe)
+    assert all(word in str(caught.value) for word in ["mine.yaml", *words]), caught.value
+
+
+def test_yaml_numbers_are_numbers():
+    assert read_config(settings={"model.dropout": "3e-1"}).model.dropout == 0.3
+    assert read_config(settings={"data.vocabulary": "{source: 5, target: 6}"}).sizes().source_vocab == 5
+
+
+def test_text_of_a_user_cannot_drive_the_terminal(sixfold):
+    done = sixfold("count", "\x1b[31mred")
+    assert "\x1b" not in done.stderr
+    assert "\\x1b[31mred" in done.stderr
+
+
+def test_a_reader_that_has_enough_is_no_error():
+    command = f"{sys.executable} -m sixfold list | head -1"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
