@@ -28,6 +28,9 @@ _READER = {
     "decoder_layer": "decoder_stack",
 }
 
+# What a model with one stack has no use for.
+_OF_TWO_STACKS = ("cross", "decoder_layer", "decoder_stack", "bridge")
+
 
 @dataclass(frozen=True)
 class Assembly:
@@ -105,7 +108,10 @@ class _Recording(Spec):
 
 
 def _all_read(spec: Spec, owner: dict[str, str], reads: set[str], model: type[nn.Module]) -> None:
+    used = {owner[slot] for slot in owner.keys() & reads}
     for slot in sorted(owner.keys() - reads):
+        if slot in _OF_TWO_STACKS and "decoder_stack" not in reads and owner[slot] in used:
+            continue  # one half of a modification of both stacks
         reader = _READER.get(slot)
         if reader in owner:
             why = f"{_name(getattr(spec, reader))}, which {owner[reader]!r} put into the slot {reader!r}, ignores it"

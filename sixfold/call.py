@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from sixfold.decoding.cache import Cache
     from sixfold.spec import Place
     from sixfold.tap import Tap
-    from sixfold.transformer import Memory, Sight
+    from sixfold.transformer import Memory, Position, Sight
 
 PAD, BOS, EOS = 0, 1, 2  # the ids that mean the same in every vocabulary
 
@@ -27,6 +27,7 @@ class Call:
     causal: bool  # whether the future is hidden: for parts that are no attention
     real: Tensor | None = None  # (B, L): which tokens are not padding; None if all are
     position: Any = None  # what the stack's position part prepared for its layers
+    positioner: Position | None = None  # that part, for a stack that goes on with another sequence
     depth: int = 0  # belongs to the call: a shared layer runs at many depths
     memory: Memory = None  # type: ignore[assignment]  # in a decoder that has an encoder
     cache: Cache | None = None
@@ -38,6 +39,13 @@ class Call:
     def name(self, place: Place) -> str:
         """The name of a part in this pass, such as "decoder.3.cross"."""
         return f"{place.stack}.{self.depth}.{place.name}"
+
+    def over(self, x: Tensor, real: Tensor | None, positions: Tensor) -> Call:
+        """The call for another sequence in this one's place: x (B, L, D), who of it is real, where each stands."""
+        assert self.cache is None, "a cache holds a state for each token, so a sequence with one must keep its length"
+        sight = self.sight.among(real, causal=self.causal)
+        call = replace(self, positions=positions, key_positions=positions, real=real, sight=sight)
+        return replace(call, position=None if self.positioner is None else self.positioner.prepare(x, call))
 
     def grow(self, place: Place, *new: Tensor) -> tuple[Tensor, ...]:
         """States of the new tokens (B, …, L, ·) → those of all tokens so far (B, …, M, ·)."""

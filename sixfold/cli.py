@@ -116,6 +116,7 @@ def list_modifications(
     as_json: AsJson = False,
 ) -> None:
     """List the modifications; with NAME, show its page."""
+    from sixfold.pages import page
     from sixfold.registry import Modification, all_modifications, find
 
     _import(imports)
@@ -128,7 +129,7 @@ def list_modifications(
     if as_json:
         _print_json([row(m) for m in found])
     elif name:
-        _print_page(found[0])
+        typer.echo(page(found[0]).rstrip())
     else:
         table = _table("name", "slots", "what it does", "paper")
         for m in found:
@@ -144,6 +145,9 @@ def count(
     imports: Import = None,
     source_length: Annotated[int, typer.Option(min=1, help="Source tokens of the forward pass.")] = 32,
     target_length: Annotated[int, typer.Option(min=1, help="Target tokens of the forward pass.")] = 32,
+    study: Annotated[
+        bool, typer.Option("--study", help="Count all rows of the modification study, beside what it published.")
+    ] = False,
     as_json: AsJson = False,
     *,
     settings: dict[str, str],
@@ -159,6 +163,9 @@ def count(
     from sixfold.models import build
 
     _import(imports)
+    if study:
+        _count_study(as_json)
+        return
     config = read_config(recipe, settings)
     model = build(config.sizes(), [*config.model.modifications, *(modify or [])], config.model.kind, device="meta")
     counted = count_model(model, source_length, target_length)
@@ -178,6 +185,29 @@ def count(
     )
 
 
+def _count_study(as_json: bool) -> None:
+    from sixfold.checks.study import count_study
+    from sixfold.study import ROWS
+
+    with typer.progressbar(count_study(), length=len(ROWS), file=sys.stderr, label="counting") as rows:
+        counted = list(rows)
+    if as_json:
+        _print_json([vars(row) for row in counted])
+        return
+    columns = ("row", "parameters", "published", "operations", "as the study", "published", "difference")
+    table = _table(*columns, right=(1, 2, 3, 4, 5, 6))
+    for row in counted:
+        off = row.operations_study / row.published_operations - 1
+        ours = (
+            f"{row.parameters / 1e6:,.1f}M",
+            f"{row.published_parameters / 1e6:,.0f}M",
+            f"{row.operations / 1e12:.2f}T",
+        )
+        study = (f"{row.operations_study / 1e12:.2f}T", f"{row.published_operations / 1e12:.1f}T", f"{off:+.1%}")
+        table.add_row(row.name, *ours, *study)
+    _console().print(table)
+
+
 def _import(files: list[Path] | None) -> None:
     from sixfold.registry import import_file
 
@@ -187,15 +217,6 @@ def _import(files: list[Path] | None) -> None:
 
 def _print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def _print_page(m: Any) -> None:
-    typer.echo(f"{m.name}\n{'=' * len(m.name)}\n{m.page}\n")
-    typer.echo(f"slots:   {', '.join(m.slots)}")
-    for key, option in m.options.items():
-        typer.echo(f"option:  {key}={str(option.default).lower()} ({option.annotation})")
-    if m.paper:
-        typer.echo(f"paper:   arXiv {m.paper}")
 
 
 def _console() -> Console:

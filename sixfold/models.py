@@ -33,7 +33,7 @@ from sixfold.initial import normal
 from sixfold.registry import did_you_mean
 from sixfold.spec import Group, Place, Sizes, Spec
 from sixfold.tap import Tap
-from sixfold.training.loss import smoothed_cross_entropy
+from sixfold.training.loss import smoothed_loss
 from sixfold.transformer import Input, Memory
 
 Gates = Mapping[str, Tensor]  # "decoder.3.cross" → (B or 1, H), a factor for each head
@@ -263,7 +263,7 @@ class EncoderOnly(Model):
             return self._losses(x, batch.targets, smoothing, auxiliary)
         check_smoothing(smoothing)
         check_classes(batch.targets, x, self.sizes.classes)
-        total = smoothed_cross_entropy(self._logits(x, real), batch.targets, smoothing)
+        total = smoothed_loss(self._logits(x, real).log_softmax(-1), batch.targets, smoothing)
         return Losses(total, torch.tensor(x.shape[0], device=x.device), _sum(auxiliary, total))
 
     def _encode(self, ids: Tensor, real: Tensor | None, **rest: Any) -> tuple[Tensor, Tensor | None]:

@@ -32,6 +32,7 @@ class Modification:
 
     change: Callable[..., Spec]
     paper: str | None = None
+    adds: Callable[..., int] | None = None  # (sizes, **options) → parameters more than the plain encoder-decoder's
 
     @property
     def name(self) -> str:
@@ -77,13 +78,18 @@ class Chosen:
 _registered: dict[str, Modification] = {}
 
 
-def modification(paper: str | None = None) -> Callable[[Callable[..., Spec]], Callable[..., Spec]]:
-    """Register the function below as a modification under its own name."""
+def modification(
+    paper: str | None = None, *, adds: Callable[..., int] | None = None
+) -> Callable[[Callable[..., Spec]], Callable[..., Spec]]:
+    """Register the function below as a modification under its own name.
+
+    `adds(sizes, **options)` says how many parameters more an encoder-decoder has with it than without.
+    """
     if callable(paper):
         raise TypeError("write @modification() with parentheses")
 
     def register(change: Callable[..., Spec]) -> Callable[..., Spec]:
-        new, old = Modification(change, paper), _registered.get(change.__name__)
+        new, old = Modification(change, paper, adds), _registered.get(change.__name__)
         if old is not None and _origin(old.change) != _origin(change):
             raise ValueError(f"there is a modification {new.name!r} already, from {_origin(old.change)}")
         for option in new.options.values():

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-import torch.nn.functional as F
+import torch
 from torch import Tensor, nn
 
 from sixfold import transformer as vanilla
@@ -123,6 +123,13 @@ def by_shape(model: nn.Module) -> list[Group]:
     return [Group("matrices", decays[True], decay=True), Group("vectors and tables", decays[False], decay=False)]
 
 
+def set_apart(model: nn.Module, group: Group) -> list[Group]:
+    """The same, but with a group of its own for some parameters."""
+    mine = {id(p) for p in group.parameters}
+    rest = [replace(g, parameters=[p for p in g.parameters if id(p) not in mine]) for g in by_shape(model)]
+    return [*rest, group]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Spec:
     """The sizes, and who fills each slot."""
@@ -136,7 +143,7 @@ class Spec:
     residual: Part = vanilla.PreNorm  # (x, sublayer, call) → x
     attention: Part = vanilla.Attention  # (x, call) → x
     cross: Part = vanilla.CrossAttention  # (x, call) → x
-    activation: Callable[[Tensor], Tensor] = F.relu  # h → h
+    activation: Callable[[Tensor], Tensor] = torch.relu_  # h → h; may work in place
     feed_forward: Part = vanilla.FeedForward  # (x, call) → x
     encoder_layer: Part = vanilla.EncoderLayer  # (x, call) → x
     decoder_layer: Part = vanilla.DecoderLayer  # (x, call) → x

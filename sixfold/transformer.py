@@ -16,7 +16,7 @@ called with (x, call): the call carries what is not x, such as positions, paddin
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -314,7 +314,7 @@ class Stack(nn.Module):
         return [*states[:-1], self.final(states[-1])], call
 
 
-def run(layer: nn.Module, x: Tensor, call: Call) -> Tensor:
+def run(layer: Callable[[Tensor, Call], Tensor], x: Tensor, call: Call) -> Tensor:
     """layer(x, call); where the call asks for it, without keeping its activations for the backward pass."""
     return checkpoint(layer, x, call, use_reentrant=False) if call.recompute else layer(x, call)
 
@@ -381,7 +381,7 @@ class Input(nn.Module):
 
     def forward(self, ids: Tensor, table: TokenEmbedding, call: Call) -> tuple[Tensor, Call]:
         x = self.dropout(self.position.embed(table(ids), call))
-        return x, replace(call, position=self.position.prepare(x, call))
+        return x, replace(call, position=self.position.prepare(x, call), positioner=self.position)
 
 
 class SoftmaxHead(nn.Module):

@@ -1,9 +1,14 @@
 """Models so small that hundreds are tested in seconds, in float64 so that equal means equal to 1e-9."""
 
+import itertools
+import random
+from functools import cache
+
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
 import sixfold
+from sixfold.registry import all_modifications
 
 VOCAB = 50
 
@@ -19,6 +24,15 @@ POSITIONS = {
     "rotary": ("rotary",),
 }
 NORMS = {"pre-norm": (), "post-norm": ("post_norm",)}
+# What does not fit two layers of width 16 as it is by default.
+OPTIONS = {
+    "funnel": "blocks=2",
+    "mixture_of_experts": "experts=4,every=2",
+    "product_keys": "keys=8,nearest=4,heads=2,d_key=8",
+    "switch": "experts=4,every=2",
+}
+# Every registered modification, as it is asked for in small models.
+MODIFICATIONS = [f"{name}:{OPTIONS[name]}" if name in OPTIONS else name for name in all_modifications()]
 RELATIVE = ("shaw", "shaw per head", "t5", "t5 per layer", "rotary")
 
 
@@ -29,6 +43,15 @@ def small_sizes(**changes):
 
 def small_model(kind="encoder_decoder", modifications=(), seed=0, dtype=torch.float64, **sizes):
     return sixfold.build(small_sizes(**sizes), modifications, kind, seed=seed).to(dtype).eval()
+
+
+def moved_model(*arguments, **keywords):
+    """The same, moved off the starting point, where a gain of zero may hide what lies behind it."""
+    model = small_model(*arguments, **keywords)
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.05 * torch.randn(p.shape, dtype=p.dtype, generator=seeded(4))
+    return model
 
 
 def seeded(seed=0):
@@ -52,3 +75,29 @@ def pad(rows, side="right"):
 
 def assert_close(left, right, within=1e-9):
     torch.testing.assert_close(left, right, rtol=0, atol=within)
+
+
+@cache
+def refusal(kind, *wishes):
+    """Why a model of this kind can't be built with these modifications; None if it can."""
+    try:
+        sixfold.build(small_sizes(), wishes, kind, device="meta")
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def applies(kind, *wishes):
+    """Whether it can. Each modification alone must be possible in an encoder-decoder."""
+    return (kind == "encoder_decoder" and len(wishes) == 1) or refusal(kind, *wishes) is None
+
+
+def _combinations(number):
+    """Seeded draws of three that go together."""
+    triples = list(itertools.combinations(MODIFICATIONS, 3))
+    random.Random(1).shuffle(triples)
+    possible = (triple for triple in triples if applies("encoder_decoder", *triple))
+    return list(itertools.islice(possible, number))
+
+
+COMBINATIONS = _combinations(30)

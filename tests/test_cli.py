@@ -82,7 +82,7 @@ def test_list_shows_every_modification_with_slot_and_paper(sixfold):
 def test_list_of_one_shows_its_page_with_formula_and_options(sixfold):
     page = sixfold("list", "t5_bias").stdout
     assert "b[h, bucket(j − i)]" in page
-    assert "buckets=32" in page
+    assert "`buckets` = 32" in page
 
 
 def test_count_gives_the_published_sizes(counted):

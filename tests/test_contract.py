@@ -1,6 +1,6 @@
-"""What every model promises, whatever its positions and its norms: equalities of two routes.
+"""What every model promises, whatever its modifications: equalities of two routes.
 
-Later modifications inherit these facts: they are parametrised over models, not written for one.
+The tests are parametrised over the registry, so that a new modification inherits them.
 """
 
 import copy
@@ -11,24 +11,52 @@ import torch
 
 from sixfold import PAD, Batch, Cache, Tap, load, save
 from sixfold.transformer import Memory
-from tests.small import NORMS, POSITIONS, VOCAB, assert_close, pad, random_ids, random_rows, seeded, small_model
+from tests.small import (
+    COMBINATIONS,
+    MODIFICATIONS,
+    NORMS,
+    POSITIONS,
+    VOCAB,
+    applies,
+    assert_close,
+    moved_model,
+    pad,
+    random_ids,
+    random_rows,
+    seeded,
+)
 
 KINDS = ("encoder_decoder", "decoder_only", "encoder_only")
 WRITERS = KINDS[:2]
 SIDES = ("left", "right")
 
-made = cache(small_model)  # tests that only read a model share it
+made = cache(moved_model)  # tests that only read a model share it
+
+
+def with_attention(*kinds, norms=NORMS):
+    """Models whose self-attention is the plain one: kinds × positions × norms."""
+    return pytest.mark.parametrize(("kind", "modifications"), _with_attention(kinds, norms))
 
 
 def models(*kinds, norms=NORMS):
-    """For a test over kinds × positions × norms."""
-    every = [
+    """These, models with each other modification alone, and with some three at once."""
+    known = {wish for several in (*POSITIONS.values(), *NORMS.values()) for wish in several}
+    others = [
+        pytest.param(kind, wishes, id=f"{kind}-{'+'.join(wishes)}")
+        for kind in kinds
+        for wishes in [(wish,) for wish in MODIFICATIONS if wish not in known] + COMBINATIONS
+        if applies(kind, *wishes)
+    ]
+    return pytest.mark.parametrize(("kind", "modifications"), _with_attention(kinds, norms) + others)
+
+
+def _with_attention(kinds, norms):
+    return [
         pytest.param(kind, (*POSITIONS[position], *NORMS[norm]), id=f"{kind}-{position}-{norm}".replace(" ", "_"))
         for kind in kinds
         for position in POSITIONS
         for norm in norms
     ]
-    return pytest.mark.parametrize(("kind", "modifications"), every)
 
 
 # Reading and writing, whatever the kind -------------------------------------------------------------
@@ -115,7 +143,7 @@ def test_padding_of_the_source_does_not_change_the_memory_nor_its_reader(kind, m
     for pads in (1, 2, 7):
         ids, real = surround(source, pads, side, generator)
         padded = model.encode(ids, real)
-        assert_close(padded.states[-1][real], memory.states[-1][0])
+        assert_close(padded.states[-1][padded.real], memory.states[-1][0])
         assert_close(model.decode(target, padded), model.decode(target, memory))
 
 
@@ -146,7 +174,7 @@ def test_padding_does_not_change_the_class(side):
 
 @models(*KINDS)
 def test_a_row_of_padding_has_finite_states_and_gradients(kind, modifications):
-    model = small_model(kind, modifications)
+    model = moved_model(kind, modifications)
     ids = torch.stack([random_ids(1, 4, seeded(6))[0], torch.zeros(4, dtype=torch.long)])
     states = states_of(model, ids, source=ids)
     states.square().sum().backward()
@@ -368,14 +396,14 @@ def test_a_step_leaves_the_cache_it_was_selected_from_as_it_was(kind, modificati
 @models(*KINDS, norms=("pre-norm",))
 @torch.no_grad()
 def test_a_loaded_model_gives_the_same_bits(kind, modifications, tmp_path):
-    model, ids = small_model(kind, modifications, dtype=torch.float32), random_ids(2, 5, seeded(9))
+    model, ids = moved_model(kind, modifications, dtype=torch.float32), random_ids(2, 5, seeded(9))
     save(model, tmp_path / "model")
     assert torch.equal(states_of(load(tmp_path / "model"), ids), states_of(model, ids))
 
 
 @torch.no_grad()
 def test_a_loaded_classifier_gives_the_same_bits(tmp_path):
-    model, ids = small_model("encoder_only", ("post_norm",), classes=3), random_ids(2, 5, seeded(9))
+    model, ids = moved_model("encoder_only", ("post_norm",), classes=3), random_ids(2, 5, seeded(9))
     save(model, tmp_path / "model")
     assert torch.equal(load(tmp_path / "model").classify(ids), model.classify(ids))
 
@@ -388,13 +416,13 @@ def gradients(model, batch, **rest):
     torch.manual_seed(10)
     total = model(batch, **rest).sum
     total.backward()
-    return [total.detach(), *(p.grad.clone() for p in model.parameters())]
+    return [total.detach(), *(torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.parameters())]
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3], ids=["plain", "dropout"])
 @models(*KINDS)
 def test_recomputing_layers_gives_the_same_gradients(kind, modifications, dropout):
-    model, generator = small_model(kind, modifications, dropout=dropout).train(), seeded(11)
+    model, generator = moved_model(kind, modifications, dropout=dropout).train(), seeded(11)
     batch = batch_of(model, random_rows((6, 3), generator), random_rows((2, 5), generator))
     assert_close(gradients(model, batch, recompute=True), gradients(model, batch), within=1e-12)
 
@@ -402,7 +430,7 @@ def test_recomputing_layers_gives_the_same_gradients(kind, modifications, dropou
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @models(*KINDS)
 def test_the_loss_of_a_batch_is_the_sum_of_its_rows_losses(kind, modifications, smoothing):
-    model, generator = small_model(kind, modifications), seeded(12)
+    model, generator = moved_model(kind, modifications), seeded(12)
     rows, sources = random_rows((6, 3, 4), generator), random_rows((2, 5, 3), generator)
     together = gradients(model, batch_of(model, rows, sources), smoothing=smoothing)
     apart = [
@@ -434,7 +462,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("side", SIDES)
-@models(*KINDS)
+@with_attention(*KINDS)
 @torch.no_grad()
 def test_the_fused_route_is_the_explicit_route(kind, modifications, side):
     model, generator = made(kind, modifications), seeded(13)
@@ -447,7 +475,7 @@ def test_the_fused_route_is_the_explicit_route(kind, modifications, side):
 
 
 @pytest.mark.parametrize("side", SIDES)
-@models(*KINDS, norms=("pre-norm",))
+@with_attention(*KINDS, norms=("pre-norm",))
 @torch.no_grad()
 def test_weights_are_zero_on_what_is_hidden_and_sum_to_one_on_the_rest(kind, modifications, side):
     model, generator = made(kind, modifications), seeded(14)
@@ -478,7 +506,7 @@ def test_a_tap_sees_only_what_it_asked_for():
         Tap(fields=("wieghts",))
 
 
-@models(*WRITERS, norms=("pre-norm",))
+@with_attention(*WRITERS, norms=("pre-norm",))
 @torch.no_grad()
 def test_a_tap_on_hypotheses_sees_what_it_sees_without_a_cache(kind, modifications):
     model, generator = made(kind, modifications), seeded(16)
@@ -494,7 +522,7 @@ def test_a_tap_on_hypotheses_sees_what_it_sees_without_a_cache(kind, modificatio
 # Switching heads off ---------------------------------------------------------------------------------
 
 
-@models(*KINDS, norms=("pre-norm",))
+@with_attention(*KINDS, norms=("pre-norm",))
 @torch.no_grad()
 def test_a_gate_of_ones_changes_nothing(kind, modifications):
     model, ids = made(kind, modifications), random_ids(2, 4, seeded(17))
@@ -507,7 +535,7 @@ def part_of(model, name):
     return getattr(getattr(model, "stack" if stack == "only" else stack).layers[int(depth)], part)
 
 
-@models(*KINDS, norms=("pre-norm",))
+@with_attention(*KINDS, norms=("pre-norm",))
 @torch.no_grad()
 def test_a_gate_of_zero_is_a_head_without_columns_in_the_output_matrix(kind, modifications):
     model, ids = made(kind, modifications), random_ids(2, 4, seeded(18))
@@ -521,7 +549,7 @@ def test_a_gate_of_zero_is_a_head_without_columns_in_the_output_matrix(kind, mod
         assert (run(cut, ids) - run(model, ids)).abs().max() > 1e-6
 
 
-@models(*KINDS, norms=("pre-norm",))
+@with_attention(*KINDS, norms=("pre-norm",))
 @torch.no_grad()
 def test_a_gate_for_each_row_acts_on_its_row_only(kind, modifications):
     model, ids = made(kind, modifications), random_ids(3, 4, seeded(19))

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 import sixfold
 from sixfold.training import loss as module
-from sixfold.training.loss import chunked_cross_entropy, smoothed_cross_entropy
+from sixfold.training.loss import chunked_cross_entropy, chunked_likelihood, chunked_loss, smoothed_loss
 
 N, D, V = 11, 6, 9
 TARGETS = torch.tensor([3, 0, 8, 1, 0, 0, 5, 5, 2, 7, 0])
@@ -107,13 +107,13 @@ def test_smoothing_by_hand_with_four_words():
     assert tokens == 1
     total.backward()
     torch.testing.assert_close(x.grad, torch.tensor([[0.09, 0.08, -0.43, 0.26]]))
-    assert smoothed_cross_entropy(logits, torch.tensor([2]), 0.3, ignore=0).item() == pytest.approx(value)
+    assert smoothed_loss(logits.log_softmax(-1), torch.tensor([2]), 0.3, ignore=0).item() == pytest.approx(value)
 
 
 def test_smoothing_by_hand_where_no_word_is_ignored():
     """The same with q = (.1, .1, .7, .1): all classes count."""
     logits = torch.tensor([[1.0, 2.0, 3.0, 4.0]]).log()
-    total = smoothed_cross_entropy(logits, torch.tensor([2]), 0.3)
+    total = smoothed_loss(logits.log_softmax(-1), torch.tensor([2]), 0.3)
     assert total.item() == pytest.approx(1.0953539 - 0.1 * math.log(0.1))
 
 
@@ -188,7 +188,9 @@ def test_half_precision_logits_are_summed_in_float32(monkeypatch, smoothing, tra
     total, _ = Table(weight).loss(x.requires_grad_(training), targets, smoothing)
     logits = F.linear(x, weight).detach().float()
     assert total.dtype == torch.float32
-    torch.testing.assert_close(total.detach(), smoothed_cross_entropy(logits, targets, smoothing, 0), rtol=1e-5, atol=0)
+    torch.testing.assert_close(
+        total.detach(), smoothed_loss(logits.log_softmax(-1), targets, smoothing, 0), rtol=1e-5, atol=0
+    )
     exact = plain(x.detach().double(), weight.double(), targets, smoothing)
     torch.testing.assert_close(total.detach().double(), exact, rtol=1e-2, atol=0)
 
@@ -217,6 +219,82 @@ def test_autocast_leaves_gradients_of_the_table_in_float32(monkeypatch):
     assert total.dtype == weight.grad.dtype == torch.float32
     assert (weight.grad - its_weight.grad).norm() < 0.02 * its_weight.grad.norm()
     assert (x.grad - its_x.grad).norm() < 0.02 * its_x.grad.norm()
+
+
+# Heads that have log-probabilities, or only a loss -----------------------------------------------------
+
+
+def softmax_of(weight: Tensor):
+    return lambda x: F.linear(x, weight).log_softmax(-1)
+
+
+@pytest.mark.parametrize("rows", [None, 1, 5])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_the_likelihood_of_a_plain_softmax_is_the_cross_entropy(chunk, smoothing, rows):
+    (x, weight), (its_x, its_weight) = leaves(torch.float64), leaves(torch.float64)
+    total, tokens = chunked_likelihood(softmax_of(weight), x, TARGETS, [weight], smoothing, rows)
+    its, its_tokens = Table(its_weight).loss(its_x, TARGETS, smoothing)
+    assert tokens == its_tokens == 7
+    torch.testing.assert_close(total, its)
+    (total * 0.5).backward()
+    (its * 0.5).backward()
+    torch.testing.assert_close(x.grad, its_x.grad)
+    torch.testing.assert_close(weight.grad, its_weight.grad)
+    assert torch.equal(x.grad.abs().sum(1) == 0, TARGETS == 0)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_likelihood_has_one_value_in_training_and_evaluation(chunk, smoothing):
+    x, weight = leaves()
+    trained, _ = chunked_likelihood(softmax_of(weight), x, TARGETS, [weight], smoothing)
+    with torch.no_grad():
+        evaluated, tokens = chunked_likelihood(softmax_of(weight), x, TARGETS, [weight], smoothing)
+    assert not evaluated.requires_grad
+    assert tokens == 7
+    torch.testing.assert_close(evaluated, trained.detach())
+
+
+@pytest.mark.parametrize("frozen", ["x", "table"])
+def test_the_likelihood_leaves_alone_what_is_frozen(chunk, frozen):
+    x, weight = leaves()
+    (x if frozen == "x" else weight).requires_grad_(False)
+    chunked_likelihood(softmax_of(weight), x, TARGETS, [weight])[0].backward()
+    assert (x.grad is None) == (frozen == "x")
+    assert (weight.grad is None) == (frozen == "table")
+
+
+def test_the_likelihood_works_on_as_many_rows_as_it_is_told(monkeypatch):
+    monkeypatch.setattr(module, "CHUNK", 30)
+    x, weight = numbers(50, 2).requires_grad_(), numbers(40, 2).requires_grad_()
+    with Largest() as largest:
+        chunked_likelihood(softmax_of(weight), x, torch.arange(50) % 40, [weight], rows=4)[0].backward()
+    assert largest.numel == 4 * 40
+
+
+def test_gradients_that_share_memory_are_added_up_apart(chunk):
+    """Two weights that are only ever used as their sum have one gradient, which autograd gives out once."""
+    (x, weight), (its_x, its_weight) = leaves(torch.float64), leaves(torch.float64)
+    one, two = ((weight / 2).detach().requires_grad_() for _ in range(2))
+    chunked_likelihood(lambda xs: softmax_of(one + two)(xs), x, TARGETS, [one, two])[0].backward()
+    Table(its_weight).loss(its_x, TARGETS)[0].backward()
+    for part in (one, two):
+        torch.testing.assert_close(part.grad, its_weight.grad)
+
+
+def test_a_weight_that_some_chunks_do_not_use_has_the_gradient_of_those_that_do(monkeypatch):
+    monkeypatch.setattr(module, "CHUNK", 2)
+    x, weight, rare, never = (t.requires_grad_() for t in (numbers(5, 3), numbers(3), numbers(3), numbers(3)))
+
+    def loss_of(xs: Tensor, ts: Tensor) -> Tensor:
+        loss = (xs @ weight).sum()
+        return loss + (xs[ts == 2] @ rare).sum() if (ts == 2).any() else loss
+
+    total, tokens = chunked_loss(loss_of, x, torch.tensor([1, 1, 1, 2, 1]), [weight, rare, never])
+    total.backward()
+    assert tokens == 5
+    torch.testing.assert_close(weight.grad, x.detach().sum(0))
+    torch.testing.assert_close(rare.grad, x.detach()[3])
+    assert (never.grad == 0).all()  # not None: processes must agree on who has a gradient
 
 
 def ids(*shape: int, words: int, seed: int = 1) -> Tensor:

@@ -30,7 +30,7 @@ class LearnedPositions(Position):
         return x + F.embedding(call.positions, self.table)
 
 
-@modification("1705.03122")
+@modification("1705.03122", adds=lambda sizes, length=512: 2 * length * sizes.d_model)
 def learned_positions(spec: Spec, *, length: int = 512) -> Spec:
     """A learned vector for each position, added to the embedding.
 

@@ -28,7 +28,7 @@ def no_norm(spec: Spec, place: Place) -> nn.Module:
     return nn.Identity()
 
 
-@modification("1706.03762")
+@modification("1706.03762", adds=lambda sizes: -4 * sizes.d_model)
 def post_norm(spec: Spec) -> Spec:
     """The norm stands after the residual connection, as in the paper of 2017.
 

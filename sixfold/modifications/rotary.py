@@ -31,12 +31,13 @@ class Rotary(Position):
         return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
 
     def rotate(self, heads: Tensor, call: Call) -> Tensor:
-        cos, sin = call.position
+        fits = call.position[0].shape[-1] == self.width // 2  # an attention may have heads of a width of its own
+        cos, sin = call.position if fits else self.prepare(heads, call)
         even, odd = heads[..., 0::2], heads[..., 1::2]
         return torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
 
 
-@modification("2104.09864")
+@modification("2104.09864", adds=lambda sizes, base=0.0: 0)
 def rotary(spec: Spec, *, base: float = 10000.0) -> Spec:
     """Queries and keys are rotated by their position, so that scores depend on distance alone.
 

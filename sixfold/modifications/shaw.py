@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sixfold.call import Call
 from sixfold.registry import modification
-from sixfold.spec import Place, Spec
+from sixfold.spec import Place, Sizes, Spec
 from sixfold.transformer import Position
 
 
@@ -47,7 +47,12 @@ class Shaw(Position):
         return by_distance_BHLR @ self.to_values
 
 
-@modification("1803.02155")
+def added(sizes: Sizes, distance: int = 16, per_head: bool = False) -> int:
+    in_a_layer = 2 * (2 * distance + 1) * sizes.d_head * (sizes.heads if per_head else 1)
+    return (sizes.encoder_layers + sizes.decoder_layers) * in_a_layer
+
+
+@modification("1803.02155", adds=added)
 def shaw(spec: Spec, *, distance: int = 16, per_head: bool = False) -> Spec:
     """Keys and values get a learned vector for their distance from the query.
 

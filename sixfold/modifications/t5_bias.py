@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sixfold.call import Call
 from sixfold.registry import modification
-from sixfold.spec import Place, Spec
+from sixfold.spec import Place, Sizes, Spec
 from sixfold.transformer import Position
 
 
@@ -57,7 +57,12 @@ class T5Bias(Position):
         return self.look_up(call.position) if self.per_layer else call.position
 
 
-@modification("1910.10683")
+def added(sizes: Sizes, buckets: int = 32, max_distance: int = 128, per_layer: bool = False) -> int:
+    tables = sizes.encoder_layers + sizes.decoder_layers if per_layer else 2
+    return tables * buckets * sizes.heads
+
+
+@modification("1910.10683", adds=added)
 def t5_bias(spec: Spec, *, buckets: int = 32, max_distance: int = 128, per_layer: bool = False) -> Spec:
     """A learned number for each head and distance, added to the scores.
 

@@ -13,7 +13,10 @@ from torch import Tensor
 
 from sixfold.call import PAD
 
-CHUNK = 512  # tokens whose logits exist at one time: enough for a fast product, few enough for the cache
+CHUNK = 1024  # tokens whose logits exist at one time: enough for a fast product, few enough for the cache
+
+# A piece of the loss: states (c, D) and targets (c,) → the sum, a tensor, and the sum's gradient with respect to it.
+Piece = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
 def chunked_cross_entropy(
@@ -23,39 +26,86 @@ def chunked_cross_entropy(
     parameters: Sequence[Tensor],
     smoothing: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Σ −log p(target) over the targets that are not PAD, and their number.
+    """Σ −log p(target) over the targets that are not PAD, and their number, for a head that has logits.
 
     The smoothed target has 1 − ε on the right word and ε/(V − 1) on every other but PAD.
 
     `logits_of` maps (c, D) to (c, V) by `parameters`, and must not need its own output in its
-    backward. While a chunk's logits are there, their gradient is computed in their place and sent
-    back at once to x and the parameters: nothing is computed twice, and N×V numbers never exist.
+    backward: the gradient is computed in its place.
     """
-    x_ND, targets_N = x.reshape(-1, x.shape[-1]), targets.reshape(-1)
-    tokens = (targets_N != PAD).sum()
+
+    def piece(xs: Tensor, ts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        logits = logits_of(xs)
+        gradient = _exact(logits.detach())
+        return gradient_in_place(gradient, ts, smoothing), logits, gradient.to(logits.dtype)
+
     if torch.compiler.is_compiling():
-        return _plain(logits_of, x_ND, targets_N, smoothing), tokens
+        log_p = _exact(logits_of(x.flatten(0, -2))).log_softmax(-1)
+        return smoothed_loss(log_p, targets.flatten(), smoothing, ignore=PAD), (targets != PAD).sum()
+    return chunked(piece, x, targets, parameters)
+
+
+def chunked_likelihood(
+    log_probs_of: Callable[[Tensor], Tensor],
+    x: Tensor,
+    targets: Tensor,
+    parameters: Sequence[Tensor],
+    smoothing: float = 0.0,
+    rows: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The same for a head that has log-probabilities, but no logits."""
+
+    def loss_of(xs: Tensor, ts: Tensor) -> Tensor:
+        return smoothed_loss(log_probs_of(xs), ts, smoothing, ignore=PAD)
+
+    return chunked_loss(loss_of, x, targets, parameters, rows)
+
+
+def chunked_loss(
+    loss_of: Callable[[Tensor, Tensor], Tensor],
+    x: Tensor,
+    targets: Tensor,
+    parameters: Sequence[Tensor],
+    rows: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The same for a head that knows a cheaper way from (c, D) and (c,) to the sum over what is not PAD."""
+
+    def piece(xs: Tensor, ts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        loss = loss_of(xs, ts)
+        return loss.detach(), loss, torch.ones_like(loss)
+
+    if torch.compiler.is_compiling():
+        return loss_of(x.flatten(0, -2), targets.flatten()), (targets != PAD).sum()
+    return chunked(piece, x, targets, parameters, rows)
+
+
+def chunked(
+    piece: Piece, x: Tensor, targets: Tensor, parameters: Sequence[Tensor], rows: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """The sum over pieces of `rows` (default: CHUNK) tokens, and the number of targets that are not PAD.
+
+    While a piece's intermediate results are there, its gradients are sent back at once to x and the
+    parameters: nothing is computed twice, and N×V numbers never exist.
+    """
+    x_ND, targets_N = x.flatten(0, -2), targets.flatten()
+    tokens, rows = (targets_N != PAD).sum(), rows or CHUNK
     if torch.is_grad_enabled() and any(t.requires_grad for t in (x, *parameters)):
-        return _Chunked.apply(logits_of, targets_N, smoothing, x_ND, *parameters), tokens
-    parts = [_plain(logits_of, xs, ts, smoothing) for xs, ts in _chunks(x_ND, targets_N)]
-    return torch.stack(parts).sum(), tokens
+        return _Chunked.apply(piece, rows, targets_N, x_ND, *parameters), tokens
+    sums = [piece(xs, ts)[0] for xs, ts in _chunks(rows, x_ND, targets_N)]
+    return torch.stack(sums).sum(), tokens
 
 
-def smoothed_cross_entropy(logits_NV: Tensor, targets_N: Tensor, smoothing: float, ignore: int | None = None) -> Tensor:
-    """Σ −log p(target), in plain words: 1 − ε on the right one and ε/(V − 1) on the others.
+def smoothed_loss(log_p: Tensor, targets_N: Tensor, smoothing: float, ignore: int | None = None) -> Tensor:
+    """Σ −log p(target), for log-probabilities (N, V): 1 − ε on the right word, ε/(V − 1) on the others.
 
     `ignore` is a target that is not scored, and a word that gets no share.
     """
-    others = smoothing / max(logits_NV.shape[1] - 1, 1)
-    log_p = logits_NV.log_softmax(-1)
-    losses_N = -(1 - smoothing - others) * log_p.gather(1, targets_N[:, None])[:, 0] - others * log_p.sum(-1)
-    if ignore is None:
-        return losses_N.sum()
-    return ((losses_N + others * log_p[:, ignore]) * (targets_N != ignore)).sum()
-
-
-def _plain(logits_of: Callable[[Tensor], Tensor], x_ND: Tensor, targets_N: Tensor, smoothing: float) -> Tensor:
-    return smoothed_cross_entropy(_exact(logits_of(x_ND)), targets_N, smoothing, ignore=PAD)
+    others = smoothing / max(log_p.shape[1] - 1, 1)
+    losses_N = -(1 - smoothing - others) * log_p.gather(1, targets_N[:, None])[:, 0]
+    if smoothing:
+        shared = log_p.sum(-1) if ignore is None else log_p.sum(-1) - log_p[:, ignore]
+        losses_N = losses_N - others * shared
+    return losses_N.sum() if ignore is None else (losses_N * (targets_N != ignore)).sum()
 
 
 def gradient_in_place(logits_NV: Tensor, targets_N: Tensor, smoothing: float) -> Tensor:
@@ -80,30 +130,23 @@ def gradient_in_place(logits_NV: Tensor, targets_N: Tensor, smoothing: float) ->
 
 
 class _Chunked(torch.autograd.Function):
-    """The sum over all chunks; its gradients are ready when the forward is done."""
+    """The sum of all pieces; its gradients are ready when the forward is done."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        logits_of: Callable[[Tensor], Tensor],
-        targets_N: Tensor,
-        smoothing: float,
-        x_ND: Tensor,
-        *parameters: Tensor,
-    ) -> Tensor:
+    def forward(ctx: Any, piece: Piece, rows: int, targets_N: Tensor, x_ND: Tensor, *parameters: Tensor) -> Tensor:
         total = x_ND.new_zeros((), dtype=torch.promote_types(x_ND.dtype, torch.float32))
         grad_x = torch.empty_like(x_ND)
         wanted = [p for p in parameters if p.requires_grad]
         grads: list[Tensor] = []
-        for xs, ts, grad_xs in _chunks(x_ND, targets_N, grad_x):
+        for number, (xs, ts, grad_xs) in enumerate(_chunks(rows, x_ND, targets_N, grad_x)):
             xs = xs.detach().requires_grad_()
             with torch.enable_grad():
-                logits = logits_of(xs)
-            gradient = _exact(logits.detach())
-            total += gradient_in_place(gradient, ts, smoothing)
-            new_x, *new = torch.autograd.grad(logits, [xs, *wanted], gradient.to(logits.dtype))
+                loss, output, gradient = piece(xs, ts)
+            total += loss
+            new_x, *new = torch.autograd.grad(output, [xs, *wanted], gradient, materialize_grads=True)
             grad_xs.copy_(new_x)
-            grads = [old.add_(g) for old, g in zip(grads, new, strict=True)] if grads else list(new)
+            add = Tensor.add_ if number > 1 else Tensor.add  # the first gradients may share memory with each other
+            grads = [add(old, g) for old, g in zip(grads, new, strict=True)] if number else list(new)
         ctx.wanted = [p.requires_grad for p in parameters]
         ctx.save_for_backward(grad_x, *grads)
         return total
@@ -115,8 +158,8 @@ class _Chunked(torch.autograd.Function):
         return None, None, None, grad_x, *(next(each) if wanted else None for wanted in ctx.wanted)
 
 
-def _chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    return zip(*(t.split(CHUNK) for t in tensors), strict=True)
+def _chunks(rows: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    return zip(*(t.split(rows) for t in tensors), strict=True)
 
 
 def _exact(logits: Tensor) -> Tensor:

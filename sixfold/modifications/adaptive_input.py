@@ -1,0 +1,95 @@
+"""Adaptive input embeddings: rare words have narrow vectors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from sixfold.factors import Factors, vocabularies
+from sixfold.registry import modification
+from sixfold.spec import Place, Sizes, Spec
+
+
+def edges_of(words: int, cutoffs: tuple[int, ...], sentinels: int = 0) -> list[int]:
+    """Where clusters begin, and where the last ends: 0, …, words. By default in the study's proportions."""
+    first = max(1, round(words * 2500 / 32128))
+    inner = cutoffs or (first, max(first + 1, round(words * 8500 / 32128)))
+    edges = [0, *inner, *([words - sentinels] if sentinels else []), words]
+    if any(end <= start for start, end in pairwise(edges)):
+        raise ValueError(f"cutoffs must divide {words} words into clusters that are not empty, got {edges[1:-1]}")
+    return edges
+
+
+def columns(width: int, factor: int) -> int:
+    """width / factor, but not so few that a cluster's words can't be told apart."""
+    return max(width // factor, min(width, 8))
+
+
+class Clusters(nn.Module):
+    """Ids from start_c to end_c − 1 have a table A_c (words, w_c) and a matrix B_c (w_c, D); none if w_c = D.
+
+    In: √D · A_c[id − start_c] B_c. Out: the logits (x B_cᵀ) A_cᵀ of all clusters side by side.
+    """
+
+    def __init__(
+        self, spec: Spec, place: Place, cutoffs: tuple[int, ...], factors: tuple[int, ...], sentinels: int = 0
+    ):
+        super().__init__()
+        width = spec.sizes.d_model
+        self.edges = edges_of(spec.sizes.vocabulary(place.stack), cutoffs, sentinels)
+        self.clusters = nn.ModuleList()
+        for (start, end), factor in zip(pairwise(self.edges), factors, strict=True):
+            inner = columns(width, factor)
+            self.clusters.append(Factors(end - start, inner, width, project=inner != width))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        vectors = []  # of every cluster for every id, zeros where it is another's: shapes do not depend on ids
+        for (start, end), cluster in zip(pairwise(self.edges), self.clusters, strict=True):
+            inside = (ids >= start) & (ids < end)
+            vectors.append(cluster((ids - start).clamp(0, end - start - 1)) * inside[..., None])
+        return sum(vectors[1:], vectors[0])
+
+    def logits(self, x: Tensor) -> Tensor:
+        return torch.cat([cluster.logits(x) for cluster in self.clusters], -1)  # type: ignore[operator]
+
+
+def check(name: str, cutoffs: tuple[int, ...], factors: tuple[int, ...]) -> None:
+    clusters = len(cutoffs or (0, 0)) + 1
+    if len(factors) != clusters or min(factors) < 1:
+        raise ValueError(f"{name}: {clusters} clusters need as many factors of at least 1, got {factors}")
+
+
+def added(
+    sizes: Sizes, cutoffs: tuple[int, ...] = (), factors: tuple[int, ...] = (1, 3, 12), sentinels: int = 0
+) -> int:
+    more = 0
+    for words in vocabularies(sizes):
+        edges = edges_of(words, cutoffs, sentinels)
+        more -= words * sizes.d_model
+        for start, end, factor in zip(edges, edges[1:], factors, strict=False):
+            inner = columns(sizes.d_model, factor)
+            more += (end - start) * inner + (0 if inner == sizes.d_model else inner * sizes.d_model)
+    return more
+
+
+@modification("1809.10853", adds=added)
+def adaptive_input(spec: Spec, *, cutoffs: tuple[int, ...] = (), factors: tuple[int, ...] = (1, 3, 12)) -> Spec:
+    """Frequent words have wide vectors, rare ones narrow vectors and a matrix up to d_model.
+
+        ids     0 ───── 2500 ──────── 8500 ───────────────────── 32128        the study's, for d_model 768
+        width      768         256                 64
+        matrix    none      256 × 768           64 × 768
+
+        x_t = √D · A_c[id − start_c] B_c        logits = [x A_0ᵀ ; (x B_1ᵀ) A_1ᵀ ; (x B_2ᵀ) A_2ᵀ]
+
+    Ids must be sorted by frequency. The softmax is the ordinary one, over all logits. `cutoffs` are the first
+    ids of the second cluster and those after it, by default in the study's proportions; cluster c has
+    d_model / factors[c] columns, but at least 8. The paper has factors=1/4/16 and a matrix for the first cluster too.
+    Parameters: (words + d_model) · width for each cluster, words · d_model if its width is d_model.
+    """
+    check("adaptive_input", cutoffs, factors)
+    return replace(spec, embedding=partial(Clusters, cutoffs=cutoffs, factors=factors))

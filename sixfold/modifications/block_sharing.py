@@ -1,0 +1,65 @@
+"""Block sharing: one layer, applied again and again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+from torch import Tensor, nn
+
+from sixfold.call import Call
+from sixfold.registry import modification
+from sixfold.spec import Place, Sizes, Spec
+from sixfold.transformer import Stack, run
+
+
+class SharedStack(nn.Module):
+    """x ← Layer(x), as often as there would be layers. → the states before and after each; and the call."""
+
+    def __init__(self, spec: Spec, place: Place):
+        super().__init__()
+        layer = spec.decoder_layer if place.stack == "decoder" else spec.encoder_layer
+        self.layer, self.times = layer(spec, place.at(0)), place.layers
+        self.final = spec.final(spec, place.named("final"))
+
+    def forward(self, x: Tensor, call: Call) -> tuple[list[Tensor], Call]:
+        states = [x]
+        for depth in range(self.times):
+            states.append(run(self.layer, states[-1], replace(call, depth=depth)))
+        return [*states[:-1], self.final(states[-1])], call
+
+
+def stack(spec: Spec, place: Place, stacks: str) -> nn.Module:
+    """Shared where it was asked for. The only stack of a model is a decoder if it is causal."""
+    role = place.stack if place.stack != "only" else "decoder" if place.causal else "encoder"
+    if stacks in ("both", role):
+        return SharedStack(spec, place)
+    if place.stack == "only":
+        raise ValueError(f"block_sharing: stacks={stacks}, but the only stack of this model is its {role}")
+    return Stack(spec, place)
+
+
+def added(sizes: Sizes, stacks: str = "both") -> int:
+    attention = 4 * sizes.d_model * sizes.heads * sizes.d_head
+    feed_forward = 2 * sizes.d_model * sizes.d_ff + sizes.d_ff + sizes.d_model
+    norm = 2 * sizes.d_model
+    encoder = (sizes.encoder_layers - 1) * (attention + feed_forward + 2 * norm)
+    decoder = (sizes.decoder_layers - 1) * (2 * attention + feed_forward + 3 * norm)
+    return -(encoder if stacks != "decoder" else 0) - (decoder if stacks != "encoder" else 0)
+
+
+@modification("1909.11942", adds=added)
+def block_sharing(spec: Spec, *, stacks: Literal["both", "encoder", "decoder"] = "both") -> Spec:
+    """All layers of a stack share their weights: one layer is applied again and again.
+
+        x ← Layer(x), N times        (encoder and decoder each have their own layer)
+
+    The norms of a layer, and whatever a position part keeps in it, are shared too. Computing takes as long
+    as without; it is the memory for weights that shrinks. `stacks` says where to share.
+    Parameters: those of all layers but one go, in each stack that shares.
+    """
+    share = partial(stack, stacks=stacks)
+    if stacks == "encoder":
+        return replace(spec, stack=share)
+    return replace(spec, stack=share, decoder_stack=share)  # the stack of a language model lies in `stack`

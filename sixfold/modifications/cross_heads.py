@@ -1,0 +1,32 @@
+"""Another head shape in cross-attention."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from torch import nn
+
+from sixfold.registry import modification
+from sixfold.spec import Place, Sizes, Spec
+from sixfold.transformer import CrossAttention
+
+
+def resized(spec: Spec, place: Place, heads: int, d_head: int) -> nn.Module:
+    return CrossAttention(Spec(sizes=replace(spec.sizes, heads=heads, d_head=d_head)), place)
+
+
+def added(sizes: Sizes, heads: int = 8, d_head: int = 64) -> int:
+    return sizes.decoder_layers * 4 * sizes.d_model * (heads * d_head - sizes.heads * sizes.d_head)
+
+
+@modification(adds=added)
+def cross_heads(spec: Spec, *, heads: int = 8, d_head: int = 64) -> Spec:
+    """Cross-attention has its own number and width of heads, whatever self-attention has.
+
+    The study's Synthesizers ran with 8 heads of 128 in self-attention and 12 of 64 in cross-attention.
+    Parameters: 4 · d_model · heads · d_head in each decoder layer, in the place of those that sizes ask for.
+    """
+    if heads < 1 or d_head < 1:
+        raise ValueError(f"cross_heads: heads and d_head must be at least 1, got {heads} and {d_head}")
+    return replace(spec, cross=partial(resized, heads=heads, d_head=d_head))

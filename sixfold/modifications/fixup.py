@@ -1,0 +1,110 @@
+"""Fixup: an initialisation that takes the norms' place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from sixfold.call import Call
+from sixfold.dropout import Dropout
+from sixfold.registry import modification
+from sixfold.spec import Place, Sizes, Spec
+from sixfold.transformer import Attention, CrossAttention
+
+
+class FixupResidual(nn.Module):
+    """x ← x + Drop(s · Sublayer(x + b)), with two numbers s = 1 and b = 0 at first"""
+
+    def __init__(self, spec: Spec, place: Place):
+        super().__init__()
+        self.place = place
+        self.scale, self.shift = nn.Parameter(torch.ones(1)), nn.Parameter(torch.zeros(1))
+        self.dropout = Dropout(spec.sizes.dropout)
+
+    def forward(self, x: Tensor, sublayer: nn.Module, call: Call) -> Tensor:
+        return x + self.dropout(self.scale * sublayer(x + self.shift, call))
+
+
+class FixupFeedForward(nn.Module):
+    """(φ(x W₁) + b) W₂, with one number b"""
+
+    def __init__(self, spec: Spec, place: Place):
+        super().__init__()
+        self.inner = nn.Linear(spec.sizes.d_model, spec.sizes.d_ff, bias=False)
+        self.outer = nn.Linear(spec.sizes.d_ff, spec.sizes.d_model, bias=False)
+        self.activation, self.shift = spec.activation, nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor, call: Call) -> Tensor:
+        return self.outer(self.activation(self.inner(x)) + self.shift)
+
+
+class FixupEnd(nn.Module):
+    """s · (x + b) after a stack that reads; x + b after one that writes, whose logits have their own scale"""
+
+    def __init__(self, spec: Spec, place: Place):
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(1))
+        self.scale = None if place.causal else nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.shift if self.scale is None else self.scale * (x + self.shift)
+
+
+def begin(model: nn.Module, spec: Spec, study: bool) -> None:
+    """Each branch gives 0; the matrices inside shrink with the number of branches, however often applied."""
+    around = [part.place for part in model.modules() if isinstance(part, FixupResidual)]
+    branches = sum(layers for _, _, layers in {(place.stack, place.name, place.layers) for place in around})
+    known = 0
+    for part in model.modules():
+        known += isinstance(part, FixupFeedForward | Attention | CrossAttention)
+        if isinstance(part, FixupFeedForward):
+            _begin(part.outer, part.inner, factor=branches ** (-1 / 2))
+        elif isinstance(part, Attention):
+            _begin(part.output, part.qkv, factor=branches ** (-1 / 6))
+        elif isinstance(part, CrossAttention) and not study:
+            _begin(part.output, part.q, part.kv, factor=branches ** (-1 / 6))
+    if known != len(around):
+        raise ValueError(
+            f"fixup cannot initialise every branch: it knows {known} of {len(around)} (plain attention and its own "
+            f"feed-forward); leave out the modification that fills attention, cross or a layer"
+        )
+
+
+def _begin(last: nn.Linear, *others: nn.Linear, factor: float) -> None:
+    nn.init.zeros_(last.weight)
+    for linear in others:
+        std = (2 / linear.in_features) ** 0.5 * factor  # the factor is on the deviation, not the variance
+        nn.init.trunc_normal_(linear.weight, std=std, a=-2 * std, b=2 * std)
+
+
+def added(sizes: Sizes, study: bool = False) -> int:
+    layers = sizes.encoder_layers + sizes.decoder_layers
+    branches = 2 * sizes.encoder_layers + 3 * sizes.decoder_layers
+    norms, biases = (branches + 2) * 2 * sizes.d_model, layers * (sizes.d_model + sizes.d_ff)
+    return 2 * branches + layers + 3 - norms - biases
+
+
+@modification("1901.09321", adds=added)
+def fixup(spec: Spec, *, study: bool = False) -> Spec:
+    """No norms: single numbers shift and scale, and weights begin smaller the deeper the model.
+
+        x ← x + Drop(s · Sublayer(x + b)),   FFN(x) = (φ(x W₁) + b) W₂
+
+    With ℓ branches in the whole model, and m matrices in a branch, the last matrix of the branch (W_O, W₂)
+    begins at 0 and the others at ℓ^(−1/(2m−2)) times He's initialisation N(0, 2/n_in): ℓ^(−1/6) in attention
+    (m = 4), ℓ^(−1/2) in the feed-forward (m = 2). So each stack begins as the identity, and a step of the
+    optimiser changes the output as much at any depth. As with rezero, a shared table makes the first loss √D
+    (the paper begins with a softmax of zeros, which a table that is also the input cannot have).
+    With `study`, cross-attention keeps its ordinary beginning, as it did there.
+    Parameters: 2 for each sub-layer, 1 for each feed-forward, 3 at the ends; all norms and biases go.
+    """
+    return replace(
+        spec,
+        residual=FixupResidual,
+        final=FixupEnd,
+        feed_forward=FixupFeedForward,
+        init=partial(begin, study=study),
+    )

@@ -1,0 +1,102 @@
+"""Funnel Transformer: an encoder whose text grows shorter on the way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sixfold.call import Call
+from sixfold.registry import modification
+from sixfold.spec import Place, Spec
+from sixfold.transformer import EncoderLayer, run
+
+
+class FunnelStack(nn.Module):
+    """Blocks of layers; in the first layer of each but the first, `pool` neighbours become their mean."""
+
+    keeps_length = False  # its states can't be added up
+
+    def __init__(self, spec: Spec, place: Place, blocks: int, pool: int):
+        super().__init__()
+        if place.causal:
+            raise ValueError("funnel: the mean of neighbours shows the future, so a decoder can't be a funnel")
+        if place.stack == "only" and not spec.sizes.classes:
+            raise ValueError(
+                "funnel leaves fewer states than words, so an encoder alone can't predict words; give classes to say"
+            )
+        if place.layers % blocks:
+            raise ValueError(f"funnel: {place.layers} encoder layers don't divide into {blocks} blocks")
+        self.pool, self.block = pool, place.layers // blocks
+        self.layers = nn.ModuleList(EncoderLayer(spec, place.at(i)) for i in range(place.layers))
+        self.final = spec.final(spec, place.named("final"))
+
+    def forward(self, x: Tensor, call: Call) -> tuple[list[Tensor], Call]:
+        states = [x]
+        for depth, layer in enumerate(self.layers):
+            here = replace(call, depth=depth)
+            if depth and depth % self.block == 0:
+                call = shortened(here, states[-1], self.pool)
+                states.append(run(partial(narrowing, layer, call, self.pool), states[-1], here))
+            else:
+                states.append(run(layer, states[-1], here))
+        return [*states[:-1], self.final(states[-1])], call
+
+
+def narrowing(layer: Any, after: Call, pool: int, x: Tensor, call: Call) -> Tensor:
+    """Self-attention among all, then the mean of neighbours, then feed-forward for each of the fewer."""
+    x = layer.around_attention(x, layer.attention, call)
+    return layer.around_feed_forward(mean_of_neighbours(x, call, pool), layer.feed_forward, after)
+
+
+def means_of(x: Tensor, call: Call, pool: int) -> int:
+    """How long the shortened sequence is: ⌈L / pool⌉, and where padding is marked, one place of padding more.
+
+    (torch.export takes a sequence of one for a program of its own; like this there are always two.)
+    """
+    return (x.shape[1] + pool - 1) // pool + (call.real is not None)
+
+
+def shortened(call: Call, x: Tensor, pool: int) -> Call:
+    """The call for the sequence of ⌈L / pool⌉ means, whose positions are counted anew."""
+    positions = torch.arange(means_of(x, call, pool), device=x.device)[None]
+    real = None if call.real is None else positions * pool < call.real.sum(1, keepdim=True)
+    return call.over(x.new_zeros(x.shape[0], positions.shape[1], x.shape[2]), real, positions)
+
+
+def mean_of_neighbours(x: Tensor, call: Call, pool: int) -> Tensor:
+    """(B, L, D) → (B, ⌈L / pool⌉, D). Neighbours by position: pairs are the same wherever padding stands.
+
+    ┌─┐ ┌─┐              ┌─┐ ┌─┐
+    0 1 2 3 4 · ·    · · 0 1 2 3 4
+    """
+    length, mean_BL = means_of(x, call, pool), call.positions // pool
+    tokens_B1: Tensor | int = x.shape[1] if call.real is None else call.real.sum(1, keepdim=True)
+    if call.real is not None:
+        mean_BL = torch.where(call.real, mean_BL, length)  # one too many, for padding
+    sums = x.new_zeros(x.shape[0], length + 1, x.shape[2]).scatter_add(1, mean_BL[..., None].expand_as(x), x)[:, :-1]
+    members = (tokens_B1 - torch.arange(length, device=x.device)[None] * pool).clamp(1, pool)  # (B or 1, ⌈L / pool⌉)
+    return sums / members[..., None]
+
+
+@modification("2006.03236", adds=lambda sizes, **_: 0)
+def funnel(spec: Spec, *, blocks: int = 3, pool: int = 2) -> Spec:
+    """The encoder's text grows shorter: twice on its way, every two neighbours become their mean.
+
+        block 1   ■ ■ ■ ■ ■ ■ ■ ■        attention, feed-forward, in every layer
+        block 2   ■ ■ ■ ■ ■ ■ ■ ■        attention of its first layer
+                   ■   ■   ■   ■         from its feed-forward on
+        block 3      ■       ■           in the same way
+
+    Padding enters no mean, and the decoder reads the short memory. Positions are counted anew after each
+    pooling. This is the study's version: the residual stream is pooled after the first attention of a block.
+    The paper pools the queries of that attention, but not its keys, keeps a [CLS] token apart, and for tasks with
+    an output for each word repeats the short states; all of this is left out, so an encoder alone must classify.
+    Parameters: none.
+    """
+    if blocks < 1 or pool < 1:
+        raise ValueError(f"funnel: blocks and pool must be at least 1, got {blocks} and {pool}")
+    return replace(spec, stack=partial(FunnelStack, blocks=blocks, pool=pool))

@@ -1,0 +1,58 @@
+"""Mixture of softmaxes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial, reduce
+
+import torch
+from torch import Tensor, nn
+
+from sixfold.initial import normal
+from sixfold.registry import modification
+from sixfold.spec import Place, Spec
+from sixfold.training.loss import CHUNK, chunked_likelihood
+from sixfold.transformer import SoftmaxHead, TokenEmbedding
+
+
+class MixtureHead(nn.Module):
+    """p = Σ_j π_j softmax(c_j Eᵀ),  π = softmax(x P),  c_j = tanh(x C_j),  for J components."""
+
+    def __init__(self, spec: Spec, place: Place, components: int):
+        super().__init__()
+        width = spec.sizes.d_model
+        self.mixture = normal(nn.Linear(width, components, bias=False))  # P
+        self.contexts = normal(nn.Linear(width, components * width, bias=False))  # C_1 … C_J side by side
+        self.softmax = SoftmaxHead(spec, place)
+
+    def log_probs(self, x: Tensor, table: TokenEmbedding) -> Tensor:
+        """log p = logsumexp_j (log π_j + log softmax(c_j Eᵀ)), one after the other to hold few at a time."""
+        mixture = self.mixture(x)
+        mixture = mixture.log_softmax(-1, dtype=torch.promote_types(mixture.dtype, torch.float32))
+        contexts = self.contexts(x).tanh().chunk(mixture.shape[-1], -1)
+        parts = (
+            weight[..., None] + self.softmax.log_probs(context, table)
+            for weight, context in zip(mixture.unbind(-1), contexts, strict=True)
+        )
+        return reduce(torch.logaddexp, parts)
+
+    def loss(self, x: Tensor, table: TokenEmbedding, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        parameters = [*table.parameters(), *self.parameters()]
+        rows = max(1, CHUNK // self.mixture.out_features)  # so many tokens have as many logits as CHUNK plain ones
+        return chunked_likelihood(lambda xs: self.log_probs(xs, table), x, targets, parameters, smoothing, rows)
+
+
+@modification("1711.03953", adds=lambda sizes, components=15: components * (sizes.d_model + 1) * sizes.d_model)
+def mixture_of_softmaxes(spec: Spec, *, components: int = 15) -> Spec:
+    """The next word's probability is a mixture of several softmaxes.
+
+        p(v | x) = Σ_j π_j · softmax(c_j Eᵀ)_v        π = softmax(x P),  c_j = tanh(x C_j),  j = 1 … components
+
+    Probabilities are mixed, not logits: log-probabilities of one softmax have rank d_model + 1 at most, those of
+    a mixture have not. The table E is the plain one, shared by all components; each takes a product with all
+    words, so the output costs `components` times as much. P and C start as N(0, 1/D).
+    Parameters: components · (d_model² + d_model).
+    """
+    if components < 1:
+        raise ValueError(f"mixture_of_softmaxes: components must be at least 1, got {components}")
+    return replace(spec, head=partial(MixtureHead, components=components))

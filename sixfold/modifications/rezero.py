@@ -1,0 +1,52 @@
+"""ReZero: residual branches that begin at zero."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from sixfold.call import Call
+from sixfold.dropout import Dropout
+from sixfold.modifications.post_norm import no_norm
+from sixfold.registry import modification
+from sixfold.spec import Place, Sizes, Spec
+
+
+class ReZero(nn.Module):
+    """x ← x + α · Drop(Sublayer(x)),   α = 0 at first"""
+
+    def __init__(self, spec: Spec, place: Place):
+        super().__init__()
+        self.alpha = nn.Parameter(torch.zeros(1))
+        self.dropout = Dropout(spec.sizes.dropout)
+
+    def forward(self, x: Tensor, sublayer: nn.Module, call: Call) -> Tensor:
+        return x + self.alpha * self.dropout(sublayer(x, call))
+
+
+def alphas(sizes: Sizes) -> int:
+    """How many there are: one for each sub-layer."""
+    return 2 * sizes.encoder_layers + 3 * sizes.decoder_layers
+
+
+def norms(sizes: Sizes) -> int:
+    """How many the plain encoder-decoder has: one for each sub-layer, and two at the ends."""
+    return alphas(sizes) + 2
+
+
+@modification("2003.04887", adds=lambda sizes: alphas(sizes) - norms(sizes) * 2 * sizes.d_model)
+def rezero(spec: Spec) -> Spec:
+    """Each sub-layer's output is scaled by one learned number that begins at 0; there are no norms.
+
+        x ← x + α · Drop(Sublayer(x)),   α = 0 at first
+
+    So a stack begins as the identity, at any depth, and each sub-layer is let in as far as it helps. At the
+    first step only the decoder's α have a gradient, at the second also its weights and the encoder's α, then
+    all. Where one table is both the decoder's input and the softmax, the identity bets on the word just
+    read: its logit is √D, and with a large D the first loss is nearer to that than to ln V.
+    As in the study, each sub-layer has its own α (the authors' code has one for a layer).
+    Parameters: 1 for each sub-layer; all norms go.
+    """
+    return replace(spec, residual=ReZero, final=no_norm)

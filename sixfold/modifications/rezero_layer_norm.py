@@ -1,0 +1,40 @@
+"""ReZero with layer norm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from sixfold.call import Call
+from sixfold.dropout import Dropout
+from sixfold.modifications.rezero import alphas
+from sixfold.registry import modification
+from sixfold.spec import Place, Spec
+from sixfold.transformer import layer_norm
+
+
+class NormedReZero(nn.Module):
+    """x ← x + α · Drop(Sublayer(Norm(x))),   α = 0 at first"""
+
+    def __init__(self, spec: Spec, place: Place):
+        super().__init__()
+        self.alpha = nn.Parameter(torch.zeros(1))
+        self.norm = spec.norm(spec, place)
+        self.dropout = Dropout(spec.sizes.dropout)
+
+    def forward(self, x: Tensor, sublayer: nn.Module, call: Call) -> Tensor:
+        return x + self.alpha * self.dropout(sublayer(self.norm(x), call))
+
+
+@modification("2003.04887", adds=alphas)
+def rezero_layer_norm(spec: Spec) -> Spec:
+    """ReZero with layer norms kept, before each sub-layer and at the end.
+
+        x ← x + α · Drop(Sublayer(LayerNorm(x))),   α = 0 at first
+
+    With all α = 1 it is the plain Transformer. Parameters: 1 for each sub-layer.
+    """
+    return replace(spec, residual=NormedReZero, norm=partial(layer_norm))  # an own one: the slot is taken

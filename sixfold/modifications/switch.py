@@ -1,0 +1,91 @@
+"""Switch Transformer: each token visits one of many feed-forward networks.
+
+Letters: N tokens, E experts, D model width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sixfold import experts as shared
+from sixfold.call import Call
+from sixfold.experts import Experts, Plan, Router, balance_loss, in_every, keep, tokens_of, with_room
+from sixfold.registry import modification
+from sixfold.spec import Place, Sizes, Spec
+
+
+class Switch(nn.Module):
+    """y = p_e F_e(x), with e the largest of p = softmax(x W_g)."""
+
+    batch_dependent = True
+    not_exported = "how many tokens an expert gets depends on the tokens, and an exported program has fixed products"
+
+    def __init__(self, spec: Spec, place: Place, plan: Plan, jitter: float):
+        super().__init__()
+        self.router, self.experts = Router(spec.sizes.d_model, plan.experts), Experts(spec, plan)
+        self.plan, self.jitter = plan, jitter
+
+    def forward(self, x: Tensor, call: Call) -> Tensor:
+        x_ND, real_N = tokens_of(x, call)
+        probs_NE = self.router(self.shaken(x_ND) if self.training else x_ND)
+        gate_N1, expert_N1 = probs_NE.max(-1, keepdim=True)
+        if call.losses is not None:
+            call.losses.append(self.plan.balance * balance_loss(probs_NE, expert_N1[:, 0], real_N))
+        expert_N1 = keep(expert_N1, real_N, self.plan.experts)
+        if self.training:
+            expert_N1 = with_room(expert_N1, self.plan)
+        y_ND = self.experts(x_ND, expert_N1)[:, 0]
+        return (gate_N1.to(y_ND.dtype) * y_ND).view(x.shape)
+
+    def shaken(self, x_ND: Tensor) -> Tensor:
+        """Each number times one from 1 − jitter to 1 + jitter; in float32, where such numbers differ from 1."""
+        exact = torch.promote_types(x_ND.dtype, torch.float32)
+        return x_ND * torch.empty_like(x_ND, dtype=exact).uniform_(1 - self.jitter, 1 + self.jitter)
+
+
+def added(sizes: Sizes, experts: int = 32, every: int = 4, d_expert: int | None = None, **_: Any) -> int:
+    return shared.added(sizes, experts, every, sizes.d_ff if d_expert is None else d_expert)
+
+
+@modification("2101.03961", adds=added)
+def switch(
+    spec: Spec,
+    *,
+    experts: int = 32,
+    every: int = 4,
+    d_expert: int | None = None,
+    capacity: float = 1.2,
+    group: int = 1024,
+    jitter: float = 0.01,
+    balance: float = 0.01,
+) -> Spec:
+    """Some feed-forward networks become many experts, of which each token visits one.
+
+        p = softmax(x W_g)        e = argmax p        y = p_e F_e(x)        F_e(x) = φ(x W₁[e]) W₂[e]
+
+    In layers every, 2·every, … of each stack. The factor p_e is how the router learns. In training the
+    router's input is multiplied by noise from 1 − jitter to 1 + jitter, and of a group of S <= `group` tokens an
+    expert takes the first ⌊S · capacity / experts⌋, 4 at least; a token that finds no room passes by. To keep
+    the load even, balance · E · Σ_e m_e P_e is added to the loss, with m_e the share of tokens that choose e,
+    room or not, and P_e the mean of p_e. Outside of training there is neither noise nor a limit.
+    Parameters: experts · (2·d_model·d_expert + d_model) in the place of those of a feed-forward network;
+    d_expert is d_ff unless given.
+    """
+    if not 0 <= jitter < 1:
+        raise ValueError(f"switch: jitter must be at least 0 and less than 1, got {jitter}")
+    plan = Plan(
+        name="switch",
+        experts=experts,
+        every=every,
+        d_expert=spec.sizes.d_ff if d_expert is None else d_expert,
+        capacity=capacity,
+        group=group,
+        balance=balance,
+    )
+    part = partial(Switch, plan=plan, jitter=jitter)
+    return replace(spec, feed_forward=partial(in_every, part=part, plan=plan))

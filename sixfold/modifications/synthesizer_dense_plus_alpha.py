@@ -1,0 +1,24 @@
+"""The dense Synthesizer, mixed with attention."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from sixfold.registry import modification
+from sixfold.spec import Sizes, Spec
+from sixfold.synthesizer import Dense, SharedDense, SynthesizerPlus, dense_parameters, more_parameters, synthesizing
+
+
+def added(sizes: Sizes, length: int = 512, study: bool = False) -> int:
+    return more_parameters(sizes, 1 + dense_parameters(sizes, length, study), 0)
+
+
+@modification("2005.00743", adds=added)
+def synthesizer_dense_plus_alpha(spec: Spec, *, length: int = 512, study: bool = False) -> Spec:
+    """Attention's own scores and those of `synthesizer_dense`, mixed by a learned number in each layer.
+
+        scores = (1 − a) q · k / √K + a · dense,   a = σ(α), α = 0 at first
+
+    A position's bias is added unmixed. Parameters: one more than `synthesizer_dense_plus` in each layer.
+    """
+    return synthesizing(spec, partial(SynthesizerPlus, alpha=True), length, SharedDense if study else Dense)

@@ -1,0 +1,22 @@
+"""The random Synthesizer, beside attention."""
+
+from __future__ import annotations
+
+from sixfold.registry import modification
+from sixfold.spec import Sizes, Spec
+from sixfold.synthesizer import Random, SynthesizerPlus, more_parameters, synthesizing
+
+
+def added(sizes: Sizes, length: int = 512) -> int:
+    return more_parameters(sizes, sizes.heads * length**2, 0)
+
+
+@modification("2005.00743", adds=added)
+def synthesizer_random_plus(spec: Spec, *, length: int = 512) -> Spec:
+    """Attention, with a learned number for each pair of positions added to its scores.
+
+        scores_hij = q_i · k_j / √K + R_h[i, j]
+
+    Parameters: heads·length² more for each self-attention.
+    """
+    return synthesizing(spec, SynthesizerPlus, length, Random)

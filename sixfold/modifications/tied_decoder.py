@@ -1,0 +1,26 @@
+"""One table for the decoder's input and output."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sixfold.registry import modification
+from sixfold.spec import Spec
+from sixfold.transformer import Tables
+
+
+def decoder(spec: Spec) -> Tables:
+    own, shared = spec.embedding(spec, spec.place("encoder")), spec.embedding(spec, spec.place("decoder"))
+    return Tables(source=own, target=shared, output=shared)
+
+
+@modification("1608.05859", adds=lambda sizes: sizes.vocab * sizes.d_model)
+def tied_decoder(spec: Spec) -> Spec:
+    """The decoder reads and writes with one table; the encoder has its own.
+
+        encoder input S   decoder input E   output E         (plain: E, E, E)
+
+    With separate vocabularies this is what the plain model does; so it is in a model of one stack.
+    Parameters: V · d_model; none with separate vocabularies.
+    """
+    return replace(spec, tables=decoder)

@@ -1,0 +1,145 @@
+"""Universal Transformer: one layer, again and again, until it has thought enough."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from sixfold.call import Call
+from sixfold.dropout import Dropout
+from sixfold.halting import Halting, Pondered
+from sixfold.initial import truncated
+from sixfold.registry import modification
+from sixfold.spec import Place, Sizes, Spec
+from sixfold.transformer import Sinusoid, run
+
+STUDY_STEPS, AROUND = 24, 2  # the study's steps with a step embedding; those without, before and after them
+
+
+class UniversalStack(nn.Module):
+    """h_t = Layer(clock_t(h_{t−1})), one Layer for all steps t; with halting, Σ_t weight_t h_t comes out."""
+
+    def __init__(self, spec: Spec, place: Place, steps: int | None, halting: bool, study: bool):
+        super().__init__()
+        repeated = steps or (STUDY_STEPS if study else place.layers)
+        self.steps = repeated + 2 * AROUND if study else repeated
+        place = replace(place, layers=self.steps)  # so that each step has a name
+        layer = spec.decoder_layer if place.stack == "decoder" else spec.encoder_layer
+        self.layer = layer(spec, place.at(0))
+        self.clock = LearnedClock(spec, repeated) if study else Waves(spec, place)
+        self.halting = Halting(spec, self.steps) if halting else None
+        self.final = spec.final(spec, place.named("final"))
+
+    def forward(self, x: Tensor, call: Call) -> tuple[list[Tensor], Call]:
+        states, inside, pondered = [x], with_memory_for(call, self.steps), Pondered.nothing(x)
+        for step in range(self.steps):
+            told = self.clock(states[-1], step, call)
+            new = run(self.layer, told, replace(inside, depth=step))
+            if self.halting is not None:
+                took, pondered = self.halting(told, new, pondered, last=step == self.steps - 1)
+                new = torch.where(took, new, states[-1])  # who has halted keeps its state, for others to see
+            states.append(new)
+        if self.halting is not None and call.losses is not None:
+            call.losses.append(pondered.loss(call))
+        return [*states[:-1], self.final(states[-1] if self.halting is None else pondered.mean)], call
+
+
+def with_memory_for(call: Call, steps: int) -> Call:
+    """A memory for each step: where there are more steps than layers, the further ones read the last layer's."""
+    if call.memory is None:
+        return call
+    states = call.memory.states
+    each = tuple(states[min(step, len(states) - 1)] for step in range(steps))
+    return replace(call, memory=call.memory._replace(states=each))
+
+
+class Waves(nn.Module):
+    """h + P + T_t: where each token stands, and sinusoids of the step t = 1, 2, …, at every step anew."""
+
+    def __init__(self, spec: Spec, place: Place):
+        super().__init__()
+        self.wave = Sinusoid(spec, place)
+
+    def forward(self, x: Tensor, step: int, call: Call) -> Tensor:
+        if step and call.positioner is not None:  # at the first step the embedding has it already
+            x = call.positioner.embed(x, call)
+        return self.wave.embed(x, replace(call, positions=torch.full_like(call.positions[:1, :1], step + 1)))
+
+
+class LearnedClock(nn.Module):
+    """h + T[t], a learned vector for each of the repeated steps; the steps around them have none."""
+
+    def __init__(self, spec: Spec, steps: int):
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(steps, spec.sizes.d_model))
+        nn.init.normal_(self.table, std=0.02)
+
+    def forward(self, x: Tensor, step: int, call: Call) -> Tensor:
+        inside = 0 <= step - AROUND < len(self.table)
+        return x + self.table[step - AROUND] if inside else x
+
+
+class GatedResidual(nn.Module):
+    """y = F(LN x);  z, r = σ(D₁[LN x; LN y]), σ(D₂[LN x; LN y]);  c = σ(D₃[LN(r ⊙ x); LN y])
+
+    x ← x + Drop((1 − z) ⊙ y + z ⊙ c), with one norm for all: the D behind it could undo any gain.
+    """
+
+    def __init__(self, spec: Spec, place: Place):
+        super().__init__()
+        width = spec.sizes.d_model
+        self.norm = spec.norm(spec, place)
+        self.gates = truncated(nn.Linear(2 * width, 2 * width))  # D₁ and D₂
+        self.candidate = truncated(nn.Linear(2 * width, width))  # D₃
+        self.dropout = Dropout(spec.sizes.dropout)
+
+    def forward(self, x: Tensor, sublayer: nn.Module, call: Call) -> Tensor:
+        normed = self.norm(x)
+        y = sublayer(normed, call)
+        normed_y = self.norm(y)
+        z, r = self.gates(torch.cat([normed, normed_y], -1)).sigmoid().chunk(2, -1)
+        c = self.candidate(torch.cat([self.norm(r * x), normed_y], -1)).sigmoid()
+        return x + self.dropout((1 - z) * y + z * c)
+
+
+def added(sizes: Sizes, steps: int | None = None, halting: bool = False, study: bool = False) -> int:
+    d, attention = sizes.d_model, 4 * sizes.d_model * sizes.heads * sizes.d_head
+    feed_forward, norm = 2 * d * sizes.d_ff + sizes.d_ff + d, 2 * d
+    encoder = (sizes.encoder_layers - 1) * (attention + feed_forward + 2 * norm)
+    decoder = (sizes.decoder_layers - 1) * (2 * attention + feed_forward + 3 * norm)
+    gates = (2 + 3) * 3 * (2 * d * d + d) + 2 * (steps or STUDY_STEPS) * d
+    return -encoder - decoder + 2 * (d + 1) * halting + gates * study
+
+
+@modification("1807.03819", adds=added)
+def universal(spec: Spec, *, steps: int | None = None, halting: bool = False, study: bool = False) -> Spec:
+    """One layer for each stack, applied step by step; on request each position halts when it is done.
+
+        h_t = Layer(h_{t−1} + P + T_t)        t = 1 … steps (default: as many as there would be layers)
+
+    P are the positions and T_t sinusoids of the step, added at every step; a relative position has nothing
+    to add. `halting` is adaptive computation time: p_t = σ(w·h + b) is summed until it exceeds 0.99, at each
+    position for itself, or the steps end. The state is then Σ_t weight_t h_t; weight_t = p_t, but the last step
+    gets what is left to 1. A position that has halted keeps its state, and others go on seeing it:
+
+        step       1     2     3     4
+        "the"     0.6  +0.4    ·     ·       the state of step 2 is kept;  N = 2, R = 0.4
+        "bank"    0.3   0.3   0.3  +0.1                                    N = 4, R = 0.1
+
+    0.01 · (N + R), its mean over positions, is added to the loss. All steps are computed for all: halting
+    saves no time, and a cache can hold every step's keys. The paper's layers are post-norm: add `post_norm`.
+    `study` is what the comparison of 2021 ran: no halting, 2 + steps (24) + 2 applications, a learned vector
+    for each of the inner steps, and a GRU-like gate on each sub-layer's output.
+    Parameters: one layer for each stack; `halting` adds d_model + 1 to each, `study` steps · d_model to each
+    and 3 · (2·d_model² + d_model) to each sub-layer.
+    """
+    if steps is not None and steps < 1:
+        raise ValueError(f"universal: steps must be at least 1, got {steps}")
+    if halting and study:
+        raise ValueError("universal: the study's version does not halt; choose halting or study")
+    stack = partial(UniversalStack, steps=steps, halting=halting, study=study)
+    spec = replace(spec, stack=stack, decoder_stack=stack)
+    return replace(spec, residual=GatedResidual) if study else spec

@@ -1,0 +1,149 @@
+"""Weighted Transformer: each head is a branch with a feed-forward network of its own.
+
+Letters: B rows, L queries, N = B·L tokens, H branches, G networks, K head width, D model width, F a network's width.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sixfold.call import Call
+from sixfold.registry import modification
+from sixfold.spec import Group, Part, Place, Sizes, Spec, set_apart
+from sixfold.transformer import Attention, CrossAttention
+
+
+def onto_simplex(z: Tensor) -> Tensor:
+    """relu(z) / Σ relu(z): none negative, and their sum 1."""
+    z, even = F.relu(z), torch.full_like(z, 1 / len(z))
+    return torch.where(z.sum() > 0, z / z.sum(), even)
+
+
+class Branches(nn.Module):
+    """Σ_i α_i FFN_i(κ_i head_i W_O⁽ⁱ⁾), FFN_i(x) = φ(x W₁ + b₁) W₂ + b₂; `shared`: one FFN for all branches."""
+
+    held: Tensor  # (2, H): κ and α after the last step
+
+    def __init__(self, spec: Spec, place: Place, attention: Part, shared: bool):
+        super().__init__()
+        sizes, heads = spec.sizes, spec.sizes.heads
+        self.attention = attention(spec, place)
+        self.output, self.attention.output = self.attention.output, nn.Identity()  # the heads, and W_O apart
+        networks, width = (1, sizes.d_ff) if shared else (heads, max(sizes.d_ff // heads, 1))
+        self.inner = nn.Parameter(torch.empty(networks, sizes.d_model, width))  # W₁ (G, D, F)
+        self.inner_bias = nn.Parameter(torch.zeros(networks * width))
+        self.outer = nn.Parameter(torch.empty(networks, width, sizes.d_model))  # W₂ (G, F, D)
+        self.outer_bias = nn.Parameter(torch.zeros(networks * sizes.d_model))
+        for weight in (self.inner, self.outer):
+            std = weight.shape[1] ** -0.5
+            nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+        self.kappa, self.alpha = (nn.Parameter(onto_simplex(torch.rand(heads))) for _ in range(2))
+        self.register_buffer("held", torch.stack([self.kappa.detach(), self.alpha.detach()]))
+        self.activation = spec.activation
+
+    def forward(self, x: Tensor, call: Call) -> Tensor:
+        heads, networks = len(self.kappa), len(self.inner)
+        heads_HNK = self.attention(x, call).flatten(0, 1).unflatten(-1, (heads, -1)).transpose(0, 1)
+        output_HKD = self.output.weight.unflatten(1, (heads, -1)).permute(1, 2, 0)
+        branches_HND = (self.kappa[:, None, None] * heads_HNK) @ output_HKD
+        inner_bias_G1F, outer_bias_GD = self.inner_bias.view(networks, 1, -1), self.outer_bias.view(networks, -1)
+        hidden = torch.baddbmm(inner_bias_G1F, branches_HND.reshape(networks, -1, x.shape[-1]), self.inner)
+        hidden_GINF = self.activation(hidden).view(networks, heads // networks, x.shape[0] * x.shape[1], -1)
+        alpha_GI = self.alpha.view(networks, -1)
+        mixed_GNF = (alpha_GI[..., None, None] * hidden_GINF).sum(1)  # α before W₂, which is linear: one product less
+        y_ND = mixed_GNF.transpose(0, 1).flatten(1) @ self.outer.flatten(0, 1) + alpha_GI.sum(1) @ outer_bias_GD
+        return y_ND.view(x.shape)
+
+    @torch.no_grad()
+    def settle(self, frozen: bool) -> None:
+        """After a step: back to where κ and α were, or onto the simplex."""
+        for held, z in zip(self.held, (self.kappa, self.alpha), strict=True):
+            z.copy_(held if frozen else onto_simplex(z))
+            held.copy_(z)
+
+
+class WeightedEncoderLayer(nn.Module):
+    """One sub-layer: branched self-attention, with its feed-forward networks inside."""
+
+    def __init__(self, spec: Spec, place: Place, study: bool):
+        super().__init__()
+        self.attention = Branches(spec, place.named("attention"), Attention, shared=study)
+        self.around_attention = spec.residual(spec, place.named("attention"))
+
+    def forward(self, x: Tensor, call: Call) -> Tensor:
+        return self.around_attention(x, self.attention, call)
+
+
+class WeightedDecoderLayer(nn.Module):
+    """Ordinary self-attention (in the study branched, too), then branched attention to the encoder."""
+
+    def __init__(self, spec: Spec, place: Place, study: bool):
+        super().__init__()
+        here, there = place.named("attention"), place.named("cross")
+        self.attention = Branches(spec, here, Attention, shared=True) if study else Attention(spec, here)
+        self.around_attention = spec.residual(spec, here)
+        self.cross = Branches(spec, there, CrossAttention, shared=study)
+        self.around_cross = spec.residual(spec, there)
+
+    def forward(self, x: Tensor, call: Call) -> Tensor:
+        x = self.around_attention(x, self.attention, call)
+        return self.around_cross(x, self.cross, call)
+
+
+def settle(model: nn.Module, step: int, steps: int, freeze: int) -> None:
+    frozen = step >= steps - min(freeze, steps // 5)
+    for part in model.modules():
+        if isinstance(part, Branches):
+            part.settle(frozen)
+
+
+def branch_weights_apart(model: nn.Module) -> list[Group]:
+    """κ and α learn √layers times as fast."""
+    mine = [p for part in model.modules() if isinstance(part, Branches) for p in (part.kappa, part.alpha)]
+    layers = model.sizes.encoder_layers  # type: ignore[union-attr]
+    return set_apart(model, Group("branch weights", mine, decay=False, rate=math.sqrt(layers)))  # type: ignore[arg-type]
+
+
+def added(sizes: Sizes, study: bool = False, freeze: int = 20_000) -> int:
+    d, heads, layers = sizes.d_model, sizes.heads, sizes.encoder_layers + sizes.decoder_layers
+    plain, norm, mixing = 2 * d * sizes.d_ff + sizes.d_ff + d, 2 * d, 2 * heads
+    if study:
+        return layers * (mixing - norm) + sizes.decoder_layers * (plain + mixing)
+    width = max(sizes.d_ff // heads, 1)
+    return layers * (heads * (2 * d * width + width + d) - plain + mixing - norm)
+
+
+@modification("1711.02132", adds=added)
+def weighted(spec: Spec, *, study: bool = False, freeze: int = 20_000) -> Spec:
+    """Each head goes its own way through a feed-forward network, and learned weights add up the branches.
+
+        y = Σ_i α_i FFN_i(κ_i head_i W_O⁽ⁱ⁾)        Σ κ_i = Σ α_i = 1,  κ_i, α_i >= 0
+
+        plain      x ─ norm ─ heads ─ W_O ─ + ─ norm ─ FFN ─ +
+        weighted             ┌ head_1 W_O⁽¹⁾ κ_1 ─ FFN_1 α_1 ┐
+                   x ─ norm ─┤ …                             Σ ─ +
+                             └ head_H W_O⁽ᴴ⁾ κ_H ─ FFN_H α_H ┘
+
+    This stands for self-attention and feed-forward of an encoder layer, and for cross-attention and
+    feed-forward of a decoder layer, whose self-attention is ordinary. FFN_i has width d_ff / heads, rounded
+    down. After each optimiser step κ and α are brought back: relu, then divided by their sum. For the last
+    `freeze` steps, a fifth of all at most, they stay as they are. They learn √layers times as fast as the rest
+    (the paper gives them a shorter warm-up, too). `study` is what the comparison of 2021 ran: decoder
+    self-attention branched as well, and in each place one FFN of width d_ff that all branches share.
+    Parameters: about none; `study` adds one feed-forward network to each decoder layer.
+    """
+    if freeze < 0:
+        raise ValueError(f"weighted: freeze must be at least 0 steps, got {freeze}")
+    spec = replace(
+        spec,
+        encoder_layer=partial(WeightedEncoderLayer, study=study),
+        decoder_layer=partial(WeightedDecoderLayer, study=study),
+        after_step=partial(settle, freeze=freeze),
+    )
+    return spec if study else replace(spec, groups=branch_weights_apart)

@@ -1,0 +1,113 @@
+"""Means of neighbours, against a loop; the same wherever padding stands."""
+
+import pytest
+import torch
+
+from sixfold import Tap
+from sixfold.entry import begin
+from sixfold.modifications.funnel import mean_of_neighbours, shortened
+from tests.small import assert_close, pad, random_ids, random_rows, seeded, small_model
+
+DEEP = {"encoder_layers": 6}
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, dtype=torch.float64, generator=seeded(seed))
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("pool", [1, 2, 3])
+def test_each_mean_is_of_the_real_tokens_that_stand_together(pool, side):
+    lengths = (7, 4, 3, 1)
+    ids, x = pad(random_rows(lengths, seeded(1)), side), normal(4, 7, 16)
+    got = mean_of_neighbours(x, begin(ids, None, causal=False), pool)
+    after = shortened(begin(ids, None, causal=False), x, pool)
+    assert after.real.shape == got.shape[:2]
+    for b, length in enumerate(lengths):
+        tokens = x[b, ids[b] != 0]
+        means = [tokens[i : i + pool].mean(0) for i in range(0, length, pool)]
+        assert after.real[b].sum() == len(means)
+        assert_close(got[b, after.real[b]], torch.stack(means))
+        assert (got[b, ~after.real[b]] == 0).all()
+
+
+def test_without_padding_too_and_an_odd_length_rounds_up():
+    x, ids = normal(2, 5, 16), random_ids(2, 5, seeded(2))
+    call = begin(ids, None, causal=False)
+    got = mean_of_neighbours(x, call, 2)
+    assert_close(got, torch.stack([(x[:, 0] + x[:, 1]) / 2, (x[:, 2] + x[:, 3]) / 2, x[:, 4]], 1))
+    after = shortened(call, x, 2)
+    assert after.real is None
+    assert after.positions.tolist() == after.key_positions.tolist() == [[0, 1, 2]]
+
+
+@torch.no_grad()
+def test_a_text_of_512_leaves_128_states_and_only_its_blocks_first_attentions_see_more():
+    model, tap = small_model(modifications=("funnel",), **DEEP), Tap(fields=("q",))
+    memory = model.encode(random_ids(1, 512, seeded(3)), tap=tap)
+    assert memory.states[-1].shape == (1, 128, 16)
+    lengths = [tap[f"encoder.{layer}.attention", "q"].shape[2] for layer in range(6)]
+    assert lengths == [512, 512, 512, 256, 256, 128]
+
+
+@pytest.mark.parametrize("position", ["no_positions", "t5_bias", "rotary", "shaw"])
+@torch.no_grad()
+def test_it_is_its_layers_with_a_mean_in_the_middle_of_some(position):
+    model, ids = small_model(modifications=("funnel", position), **DEEP), random_ids(2, 9, seeded(4))
+    call = begin(ids, None, causal=False)
+    x, call = model.encoder_input(ids, model._table["source"], call)
+    for depth, layer in enumerate(model.encoder.layers):
+        x = layer.around_attention(x, layer.attention, call)
+        if depth in (2, 4):
+            if x.shape[1] % 2:
+                x = torch.cat([x, x[:, -1:]], 1)  # the mean of a token with itself
+            x = (x[:, ::2] + x[:, 1::2]) / 2
+            anew = begin(ids[:, : x.shape[1]], None, causal=False)  # positions 0, 1, …
+            _, call = model.encoder_input(ids[:, : x.shape[1]], model._table["source"], anew)
+        x = layer.around_feed_forward(x, layer.feed_forward, call)
+    assert_close(model.encode(ids).states[-1], model.encoder.final(x))
+
+
+@pytest.mark.parametrize("position", ["no_positions", "t5_bias", "rotary", "shaw"])
+@pytest.mark.parametrize("side", ["left", "right"])
+@torch.no_grad()
+def test_a_row_in_company_is_the_row_alone(side, position):
+    model = small_model(modifications=("funnel", position), **DEEP)
+    rows, target = random_rows((9, 6, 3, 1), seeded(5)), random_ids(4, 3, seeded(6))
+    memory = model.encode(pad(rows, side))
+    together = model.decode(target, memory)
+    for b, row in enumerate(rows):
+        alone = model.encode(row[None])
+        assert_close(memory.states[-1][b, memory.real[b]], alone.states[-1][0])
+        assert_close(together[b : b + 1], model.decode(target[b : b + 1], alone))
+
+
+@pytest.mark.parametrize("options", ["pool=1", "blocks=1"])
+@torch.no_grad()
+def test_without_pooling_it_is_the_plain_model(options):
+    plain, model = small_model(**DEEP), small_model(modifications=(f"funnel:{options}",), **DEEP)
+    model.load_state_dict(plain.state_dict())
+    source, target = pad(random_rows((7, 4), seeded(7))), random_ids(2, 3, seeded(8))
+    assert_close(model.decode(target, model.encode(source)), plain.decode(target, plain.encode(source)))
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@torch.no_grad()
+def test_a_classifier_takes_the_mean_of_what_is_left(side):
+    model = small_model("encoder_only", ("funnel:blocks=2",), classes=3)
+    rows = random_rows((7, 2), seeded(9))
+    assert_close(model.classify(pad(rows, side)), torch.cat([model.classify(row[None]) for row in rows]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("decoder_only", "blocks=2", "shows the future"),
+        ("encoder_only", "blocks=2", "give classes"),
+        ("encoder_decoder", "blocks=3", "2 encoder layers don't divide into 3 blocks"),
+        ("encoder_decoder", "blocks=0", "blocks and pool must be at least 1, got 0 and 2"),
+    ],
+)
+def test_what_cannot_be_a_funnel_is_refused(kind, options, message):
+    with pytest.raises(ValueError, match=message):
+        small_model(kind, (f"funnel:{options}",))

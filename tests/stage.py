@@ -1,0 +1,31 @@
+"""A part by itself: built as in a small model, and called without one."""
+
+import torch
+
+from sixfold.assemble import assemble
+from sixfold.entry import begin
+from sixfold.models import MODELS
+from sixfold.spec import Place
+from tests.small import small_sizes
+
+
+def spec_of(*modifications, model="decoder_only", **sizes):
+    return assemble(small_sizes(**sizes), modifications, MODELS[model]).spec
+
+
+def attention_in(modification, causal, seed=0, **sizes):
+    """The self-attention that a modification puts into the first of two layers, in float64."""
+    spec = spec_of(modification, **sizes)
+    torch.manual_seed(seed)
+    place = Place("only", layers=2, causal=causal, layer=0, name="attention")
+    return spec.attention(spec, place).to(torch.float64).eval()
+
+
+def call_for(x, causal, **rest):
+    """The call for x (B, L, D) without padding."""
+    return begin(torch.ones(x.shape[:2], dtype=torch.long), None, causal=causal, **rest)
+
+
+def padded_call(real, causal):
+    """The call for tokens of which some are padding (B, L)."""
+    return begin(torch.ones_like(real, dtype=torch.long), real, causal=causal)
