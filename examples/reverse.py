@@ -37,7 +37,7 @@ def batch_of(words: list[str]) -> Batch:
 
 
 def train(model: sixfold.EncoderDecoder, steps: int, chance: random.Random, tested: set[str]) -> None:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.98))
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98))
     started = time.perf_counter()
     for step in range(1, steps + 1):
         for group in optimizer.param_groups:
@@ -81,6 +81,7 @@ def picture(model: sixfold.EncoderDecoder, text: str) -> None:
 def main() -> None:
     chance = random.Random(1)
     torch.manual_seed(1)
+    torch.set_num_threads(1)  # so small a model gains nothing from more
     tested = {word(chance) for _ in range(500)}
     sizes = Sizes(
         vocab=FIRST + len(LETTERS), d_model=64, d_ff=256, heads=4, encoder_layers=2, decoder_layers=2, dropout=0

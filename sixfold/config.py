@@ -75,7 +75,7 @@ class Config(Section):
         if words is None:
             raise ValueError("how many words? Give --data.vocabulary, or a recipe that says it")
         vocabulary = {"vocab": words} if isinstance(words, int) else {f"{k}_vocab": v for k, v in words}
-        model, both = self.model, self.model.layers or 6
+        model, both = self.model, 6 if self.model.layers is None else self.model.layers
         return Sizes(
             d_model=model.d_model,
             d_ff=model.d_ff,

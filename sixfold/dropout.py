@@ -36,7 +36,7 @@ class Dropout(nn.Module):
 
 def _noise(x: Tensor, dropped: int) -> Tensor:
     """Zeros and 1/(1 − p) in x's shape and dtype, where p = dropped / 65536."""
-    draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(1 << 63), None)
+    draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64, device="cpu").random_(-(1 << 63), None)
     bits = draws.view(torch.int16)[: x.numel()].view(x.shape)  # uniform on −32768 … 32767
-    noise = torch.ge(bits, dropped - _LEVELS // 2, out=torch.empty(x.shape, dtype=x.dtype))
+    noise = torch.ge(bits, dropped - _LEVELS // 2, out=torch.empty_like(x, memory_format=torch.contiguous_format))
     return noise.mul_(_LEVELS / (_LEVELS - dropped))

@@ -5,7 +5,7 @@ Letters: B rows, L tokens of each that are new, M tokens of each so far.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from sixfold.call import PAD, Call
 from sixfold.decoding.cache import Cache
 from sixfold.registry import did_you_mean
+from sixfold.tap import Tap
 from sixfold.transformer import Memory, Sight
 
 
@@ -63,12 +64,14 @@ def check_classes(targets: Any, x: Tensor, classes: int) -> None:
         raise ValueError(f"{x.shape[0]} rows need as many classes, got {targets.shape[0]}")
 
 
-def check_memory(memory: Any, layers: int) -> Memory:
+def check_memory(memory: Any, layers: int, width: int) -> Memory:
     """Raise a ValueError unless there is a memory for each decoder layer."""
     if not isinstance(memory, Memory):
         raise ValueError(f"the memory must be what `encode` gives, got {type(memory).__name__}")
     if len(memory.states) != layers:
         raise ValueError(f"the memory is for {len(memory.states)} decoder layers, but the model has {layers} layers")
+    if memory.states[0].shape[-1] != width:
+        raise ValueError(f"the memory has width {memory.states[0].shape[-1]}, but the model has d_model {width}")
     if memory.real is not None and memory.real.shape != memory.states[0].shape[:2]:
         raise ValueError(
             f"the memory's mask has shape {tuple(memory.real.shape)}, its states {tuple(memory.states[0].shape[:2])}"
@@ -76,11 +79,18 @@ def check_memory(memory: Any, layers: int) -> Memory:
     return memory
 
 
-def check_gates(gates: Mapping[str, Tensor] | None, names: Collection[str]) -> None:
-    """Raise a ValueError if a gate is for heads that are not there."""
-    for name in gates or ():
-        if name not in names:
-            raise ValueError(f"there are no heads {name!r} to gate{did_you_mean(name, names)}")
+def check_gates(gates: Mapping[str, Tensor] | None, heads: Mapping[str, int], rows: int) -> None:
+    """Raise a ValueError unless each gate is (rows or 1, heads) for heads that are there."""
+    for name, gate in (gates or {}).items():
+        if name not in heads:
+            raise ValueError(f"there are no heads {name!r} to gate{did_you_mean(name, heads)}")
+        if not isinstance(gate, Tensor) or tuple(gate.shape) not in ((1, heads[name]), (rows, heads[name])):
+            raise ValueError(f"the gate of {name!r} must have shape ({rows} or 1, {heads[name]}), got {_shape(gate)}")
+
+
+def check_tap(tap: Any) -> None:
+    if tap is not None and not isinstance(tap, Tap):
+        raise ValueError(f"tap must be a sixfold.Tap, got {type(tap).__name__}")
 
 
 def check_smoothing(smoothing: float) -> None:
@@ -106,8 +116,10 @@ def begin(
         sight = Sight.among(real, causal=causal)
     else:
         positions, keys, sight = _go_on(ids, real, cache)
-    if limit is not None and not _tracing(ids) and int(keys.max()) >= limit:
-        raise ValueError(f"{int(keys.max()) + 1} positions, but this model has learned only {limit}; shorten the text")
+    if limit is not None and not torch.compiler.is_compiling():
+        last = keys.shape[1] if ids.is_meta else int(keys.max()) + 1
+        if last > limit:
+            raise ValueError(f"{last} positions, but this model has learned only {limit}; shorten the text")
     return Call(positions=positions, key_positions=keys, sight=sight, causal=causal, real=real, cache=cache, **rest)
 
 

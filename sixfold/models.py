@@ -8,7 +8,7 @@ Letters: S source rows, n source length, B target rows, L target length, D model
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -26,6 +26,7 @@ from sixfold.entry import (
     check_memory,
     check_real,
     check_smoothing,
+    check_tap,
     check_targets,
     finish,
 )
@@ -65,6 +66,8 @@ class Model(nn.Module):
 
     def __init__(self, spec: Spec):
         super().__init__()
+        if spec.sizes.classes and self.kind != "encoder_only":
+            raise ValueError(f"classes are for an encoder_only model, got {spec.sizes.classes} for {self.kind}")
         self.sizes = spec.sizes
         self._init, self._groups, self._after_step = spec.init, spec.groups, spec.after_step
 
@@ -77,13 +80,14 @@ class Model(nn.Module):
         """After all parts are there."""
         self._init(self, spec)
         self.limits: dict[str, int] = {}  # the most positions a stack can tell apart, where a part sets a limit
-        self.attentions: set[str] = set()  # such as "decoder.3.cross": what a tap can watch and gates can scale
+        self.attentions: dict[str, int] = {}  # "decoder.3.cross" → heads: what a tap can watch and gates can scale
         for part in self.modules():
             place, limit = getattr(part, "place", None), getattr(part, "limit", None)
             if place is not None and limit is not None:
                 self.limits[place.stack] = min(limit, self.limits.get(place.stack, limit))
-            if place is not None and getattr(part, "heads", None) is not None:
-                self.attentions.update(f"{place.stack}.{depth}.{place.name}" for depth in range(place.layers))
+            heads = getattr(part, "heads", None)
+            if place is not None and heads is not None:
+                self.attentions.update({f"{place.stack}.{i}.{place.name}": heads for i in range(place.layers)})
 
     def groups(self) -> list[Group]:
         """The parameters as the optimiser should treat them."""
@@ -105,7 +109,8 @@ class Model(nn.Module):
         """Check what came in, and embed it."""
         check_ids(ids, self.sizes.vocabulary(place.stack), f"the {role} ids")
         check_real(real, ids, f"the {role} ids")
-        check_gates(rest.get("gates"), self.attentions)
+        check_gates(rest.get("gates"), self.attentions, ids.shape[0])
+        check_tap(rest.get("tap"))
         call = begin(ids, real, causal=place.causal, limit=self.limits.get(place.stack), **rest)
         return entrance(ids, self._table[role], call)
 
@@ -174,7 +179,7 @@ class EncoderDecoder(Model):
     ) -> Tensor:
         if cache is not None and cache.memory is None:
             raise ValueError("the cache holds no memory; make it with Cache(memory)")
-        memory = check_memory(memory if cache is None else cache.memory, self.sizes.decoder_layers)
+        memory = check_memory(memory if cache is None else cache.memory, self.sizes.decoder_layers, self.sizes.d_model)
         x, call = self._enter(
             self.decoder_input, self.places[1], "target", ids, real, memory=memory, cache=cache, **rest
         )
@@ -298,24 +303,26 @@ MODELS: dict[str, type[Model]] = {model.kind: model for model in (EncoderDecoder
 
 def build(
     sizes: Sizes,
-    modifications: Iterable[Any] = (),
+    modifications: Any = (),
     model: str = "encoder_decoder",
     *,
     device: torch.device | str | None = None,
     seed: int | None = None,
-) -> Model:
-    """Make a model with fresh weights.
+) -> Any:
+    """Make a model with fresh weights: an EncoderDecoder, a DecoderOnly or an EncoderOnly, as `model` says.
 
     >>> build(Sizes(vocab=8000), ["rotary", "t5_bias:buckets=16"], model="decoder_only", seed=1)
 
     On `device="meta"` it takes no memory, whatever its size. A `seed` fixes the weights and leaves
     torch's own random state as it was.
     """
-    if model not in MODELS:
-        raise ValueError(f"there is no model {model!r}{did_you_mean(model, MODELS)}; there are {', '.join(MODELS)}")
+    if not isinstance(model, str) or model not in MODELS:
+        raise ValueError(
+            f"there is no model {model!r}{did_you_mean(str(model), MODELS)}; there are {', '.join(MODELS)}"
+        )
     assembly = assemble(sizes, modifications, MODELS[model])
     with (
-        torch.random.fork_rng(devices=[], enabled=seed is not None),
+        torch.random.fork_rng(range(torch.cuda.device_count()), enabled=seed is not None),
         torch.device(device or torch.get_default_device()),
     ):
         if seed is not None:

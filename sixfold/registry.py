@@ -124,7 +124,7 @@ def find(name: str) -> Modification:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def choose(wish: str | Chosen | tuple[str, Mapping[str, Any]] | Mapping[str, Any]) -> Chosen:

@@ -19,7 +19,10 @@ _LARGEST = 100_000_000  # of any size
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """How large a model is. Give `vocab` for one joint vocabulary, or `source_vocab` and `target_vocab`."""
+    """How large a model is. Give `vocab` for one joint vocabulary, or `source_vocab` and `target_vocab`.
+
+    `replace(sizes, d_model=…)` keeps d_head; say d_head=0 with it to have it worked out anew.
+    """
 
     d_model: int = 512
     d_ff: int = 2048

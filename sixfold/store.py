@@ -43,7 +43,12 @@ def describe(model: Model) -> dict[str, Any]:
 
 def save(model: Model, directory: str | Path, *, overwrite: bool = False) -> None:
     """Write a model directory. An existing one is only replaced if `overwrite`."""
-    directory = Path(directory)
+    directory, model = Path(directory), getattr(model, "_orig_mod", model)  # what torch.compile wrapped
+    if not isinstance(model, Model):
+        raise ValueError(f"only a model that sixfold built can be saved, got {type(model).__name__}")
+    lost = {name for name, _ in model.named_buffers()} - model.state_dict().keys()
+    if lost:
+        raise ValueError(f"{min(lost)} would not be saved: a part must register its buffers as persistent")
     if (directory / DESCRIPTION).exists() and not overwrite:
         raise ValueError(f"{directory} holds a model already; say overwrite=True to replace it")
     directory.mkdir(parents=True, exist_ok=True)
@@ -98,7 +103,7 @@ def _umask() -> int:
 
 def load(directory: str | Path, *, device: torch.device | str = "cpu") -> Model:
     """Read a model directory. Its names and shapes are compared before memory is taken."""
-    directory = Path(directory)
+    directory, device = Path(directory), _device(device)
     description = _read_description(directory / DESCRIPTION)
     model = _from_description(description, directory)
     path = directory / WEIGHTS
@@ -119,6 +124,13 @@ def load(directory: str | Path, *, device: torch.device | str = "cpu") -> Model:
         "a part holds a tensor that is not saved"
     )
     return model.eval()
+
+
+def _device(name: torch.device | str) -> torch.device:
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"there is no device {name!r}; say cpu, cuda, cuda:1, mps …") from None
 
 
 def _read_description(path: Path) -> dict[str, Any]:
@@ -152,7 +164,8 @@ def _from_description(description: Mapping[str, Any], directory: Path) -> Model:
 
 
 def _compare(stored: Mapping[str, tuple[tuple[int, ...], str]], model: Model, path: Path) -> None:
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    tensors = model.state_dict()
+    wanted = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     for name in wanted.keys() | stored.keys():
         if name not in stored:
             raise ValueError(f"{path} lacks {name}, which {DESCRIPTION} asks for")
@@ -161,5 +174,5 @@ def _compare(stored: Mapping[str, tuple[tuple[int, ...], str]], model: Model, pa
         shape, dtype = stored[name]
         if wanted[name] != shape:
             raise ValueError(f"{path}: {name} has shape {shape}, but {DESCRIPTION} asks for {wanted[name]}")
-        if not dtype.startswith(("F", "BF")):
-            raise ValueError(f"{path}: {name} holds {dtype}, not floating-point numbers")
+        if tensors[name].is_floating_point() != dtype.startswith(("F", "BF")):
+            raise ValueError(f"{path}: {name} holds {dtype}, but {DESCRIPTION} asks for {tensors[name].dtype}")

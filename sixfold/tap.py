@@ -49,5 +49,8 @@ class Tap:
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys(name for name, _ in self.seen))
 
+    def __repr__(self) -> str:
+        return f"Tap({', '.join(map(repr, self.patterns))}; seen: {', '.join(self) or 'nothing yet'})"
+
     def __len__(self) -> int:
         return len(set(self))

@@ -3,7 +3,7 @@
 Letters, in names and comments alike:
 
     B rows of a batch    L queries    M keys      D model width         V words
-    H heads              K head width             F feed-forward width
+    H heads              K head width             F feed-forward width  S, n source rows, length
 
     x        is always (B, L, D)
     q, k, v  are always (B, H, L, K); keys and values have M where queries have L
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 def attend(q: Tensor, k: Tensor, v: Tensor, sight: Sight, bias: Tensor | None = None) -> Tensor:
     """softmax(Q Kᵀ / √K + bias) V, by PyTorch's fused kernel. → (B, H, L, K)"""
-    if bias is not None:
-        mask = sight.written_out(q)
-        sight = Sight(bias if mask is None else bias.masked_fill(~mask, -torch.inf))
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=sight.mask, is_causal=sight.causal)
+    if bias is None:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=sight.mask, is_causal=sight.causal)
+    mask = sight.written_out(q)
+    return F.scaled_dot_product_attention(q, k, v, bias if mask is None else bias.masked_fill(~mask, -torch.inf))
 
 
 def attend_explicitly(

@@ -215,6 +215,27 @@ def test_gates_of_a_part_that_is_not_there_are_refused(translator):
     refused(lambda: translator.decode(IDS, memory, gates={"decoder.7.cross": off}), "decoder.7.cross")
 
 
+@pytest.mark.parametrize("shape", [(2,), (1, 3), (3, 2), (2, 1)], ids=str)
+def test_gates_of_the_wrong_shape_are_refused(translator, shape):
+    memory = translator.encode(IDS)
+    refused(lambda: translator.decode(IDS, memory, gates={"decoder.1.cross": torch.ones(shape)}), str(shape))
+
+
+def test_what_is_no_cache_no_rows_no_tap_and_no_model_is_refused(translator):
+    memory = translator.encode(IDS)
+    refused(lambda: sixfold.Cache(2), "int")
+    refused(lambda: sixfold.Cache(memory).select([0, 1]), "[0, 1]")
+    refused(lambda: translator.decode(IDS, memory, tap="decoder.*"), "Tap", "str")
+    refused(lambda: sixfold.build(translator.sizes, model=None), "None")
+    refused(lambda: sixfold.build(sixfold.Sizes(vocab=9, classes=3)), "classes", "encoder_only")
+
+
+def test_a_memory_of_another_width_is_refused(translator):
+    memory = translator.encode(IDS)
+    narrow = memory._replace(states=tuple(s[..., :3] for s in memory.states))
+    refused(lambda: translator.decode(IDS, narrow), "width 3")
+
+
 @pytest.mark.parametrize("smoothing", [-0.1, 1.5])
 def test_smoothing_must_be_a_share(translator, smoothing):
     refused(lambda: translator(sixfold.Batch(IDS, IDS, IDS), smoothing=smoothing), "smoothing", str(smoothing))

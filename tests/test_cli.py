@@ -137,7 +137,11 @@ def test_a_modification_of_ones_own_is_imported(sixfold, counted, tmp_path):
         (["count", "transformer-base", "--model.heads", "7"], ["512", "7 heads"]),
         (["count", "transformer-base", "--model.heads", "seven"], ["model.heads", "seven"]),
         (["count", "transformer-base", "--import", "nowhere.py"], ["nowhere.py"]),
-        (["list", "rezeroo"], ["rezeroo"]),
+        (["list", "rezeroo"], ["rezeroo", "did you mean 'rezero'"]),
+        (["count", "transformer-base", "--model.layers", "0"], ["encoder_layers", "at least 1", "0"]),
+        (["count", "transformer-base", "--model.classes", "3"], ["classes", "encoder_only"]),
+        (["count", "transformer-base", "--modify", "learned_positions:length=10"], ["32 positions", "10"]),
+        (["count", "transformer-base", "--modify", "rotary:base=0"], ["base", "0"]),
     ],
 )
 def test_a_mistake_gets_one_line_that_names_it(sixfold, arguments, words):

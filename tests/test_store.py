@@ -199,6 +199,21 @@ def test_a_save_that_fails_half_way_never_gives_a_mixture(model, tmp_path, monke
     assert same(loaded, which)
 
 
+def test_a_compiled_model_is_saved_as_what_it_wraps(model, tmp_path):
+    sixfold.save(torch.compile(model), tmp_path / "compiled")
+    assert same(sixfold.load(tmp_path / "compiled"), model)
+
+
+def test_what_would_not_load_is_not_saved(tmp_path):
+    with pytest.raises(ValueError, match="Linear"):
+        sixfold.save(torch.nn.Linear(2, 2), tmp_path)
+    model = sixfold.build(SIZES, seed=1)
+    model.encoder.register_buffer("forgotten", torch.zeros(1), persistent=False)
+    with pytest.raises(ValueError, match=r"encoder\.forgotten"):
+        sixfold.save(model, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 # What is refused ---------------------------------------------------------------------------------------
 
 
@@ -241,7 +256,7 @@ def test_a_huge_description_is_not_read(saved):
         ({"sizes": None}, ["damaged"]),
         ({"sizes": [1]}, ["damaged"]),
         ({"model": "encoder"}, ["'encoder'"]),
-        ({"model": ["encoder_only"]}, ["damaged"]),
+        ({"model": ["encoder_only"]}, ["no model"]),
         ({"modifications": 3}, ["damaged"]),
         ({"modifications": ["rotary"]}, ["damaged"]),
         ({"modifications": [{"rotary": 3}]}, ["damaged"]),

@@ -35,6 +35,8 @@ class Cache:
     """The states of a decoder between two calls. A fresh one holds a memory, or just rows."""
 
     def __init__(self, memory: Memory | None = None, *, rows: int | None = None, device: torch.device | None = None):
+        if memory is not None and not isinstance(getattr(memory, "states", None), tuple):
+            raise ValueError(f"a cache takes the encoder's memory, or rows=…, got {type(memory).__name__}")
         if memory is not None:
             rows, device = memory.states[0].shape[0], memory.states[0].device
         if rows is None:
@@ -50,7 +52,12 @@ class Cache:
         old = self._hypotheses.get(key)
         slots = call.key_positions.shape[1]
         if call.real is None and call.positions.shape[0] == 1:  # all rows stand at the same place
-            states = new if old is None else tuple(torch.cat(pair, dim=-2) for pair in zip(old, new, strict=True))
+            before = slots - new[0].shape[-2]  # what lies beyond was left by a step that broke off
+            states = (
+                new
+                if old is None
+                else tuple(torch.cat([o[..., :before, :], n], -2) for o, n in zip(old, new, strict=True))
+            )
         else:
             nowhere = torch.full_like(call.positions, slots)
             slot = call.positions if call.real is None else torch.where(call.real, call.positions, nowhere)
@@ -70,6 +77,8 @@ class Cache:
         The w hypotheses of a line must belong to one sentence. A row may occur often, or never: this
         is how beams begin, fork, and end.
         """
+        if not isinstance(rows, Tensor) or rows.dim() not in (1, 2):
+            raise ValueError(f"select takes a tensor of rows, (S, w) or (S,), got {rows!r}")
         lines = rows[:, None] if rows.dim() == 1 else rows
         sentences = lines[:, 0] // self.width
         if not torch.equal(lines // self.width, sentences[:, None].expand_as(lines)):
@@ -115,6 +124,10 @@ class Cache:
             both._hypotheses[key] = tuple(_join(a, b) for a, b in zip(here, there, strict=True))
         return both
 
+    def __repr__(self) -> str:
+        sentences = len(self.lengths) // self.width
+        return f"Cache({sentences} sentences × {self.width} hypotheses, lengths {self.lengths.tolist()})"
+
     def _all_in_order(self, sentences: Tensor) -> bool:
         return torch.equal(sentences, torch.arange(len(self.lengths) // self.width, device=sentences.device))
 
@@ -137,7 +150,7 @@ def _place(new: Tensor, slot_BL: Tensor, slots: int, old: Tensor | None) -> Tens
     """Copy `old` and write `new` (B, …, L, ·) into its slots; the slot after the last takes the padding."""
     states = new.new_zeros(*new.shape[:-2], slots + 1, new.shape[-1])
     if old is not None:
-        states[..., : old.shape[-2], :] = old
+        states[..., : old.shape[-2], :] = old[..., :slots, :]
     index = slot_BL.view(slot_BL.shape[0], *(1,) * (new.dim() - 3), slot_BL.shape[1], 1)
     return states.scatter_(-2, index.expand_as(new), new)[..., :slots, :]
 

@@ -47,4 +47,6 @@ def rotary(spec: Spec, *, base: float = 10000.0) -> Spec:
     with permuted columns of W_Q and W_K, so weights do not carry over as they are). Values and
     cross-attention stay as they are. No absolute positions are added. Parameters: none.
     """
+    if not 0 < base < float("inf"):
+        raise ValueError(f"rotary: base must be a number above 0, got {base}")
     return replace(spec, position=partial(Rotary, base=base))

@@ -153,6 +153,8 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # somebody asked for a graph of the gradients, and they have none
+            raise RuntimeError("this loss can be differentiated once, not twice")
         grad_x, *grads = (g * scale for g in ctx.saved_tensors)
         each: Iterator[Tensor] = iter(grads)
         return None, None, None, grad_x, *(next(each) if wanted else None for wanted in ctx.wanted)
