@@ -146,7 +146,7 @@ class Spec:
     residual: Part = vanilla.PreNorm  # (x, sublayer, call) → x
     attention: Part = vanilla.Attention  # (x, call) → x
     cross: Part = vanilla.CrossAttention  # (x, call) → x
-    activation: Callable[[Tensor], Tensor] = torch.relu_  # h → h; may work in place
+    activation: Callable[[Tensor], Tensor] = torch.relu  # h → h; may work in place
     feed_forward: Part = vanilla.FeedForward  # (x, call) → x
     encoder_layer: Part = vanilla.EncoderLayer  # (x, call) → x
     decoder_layer: Part = vanilla.DecoderLayer  # (x, call) → x

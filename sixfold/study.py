@@ -104,7 +104,7 @@ ROWS = (
     Row("Universal Transformer", 84, 40.0, ("universal:study=true", "tied_inputs")),
     Row("Mixture of experts", 648, 11.7, ("mixture_of_experts",)),
     Row("Switch Transformer", 1100, 11.7, ("switch",)),
-    Row("Funnel Transformer", 223, 1.9, ("funnel", "rms_norm:fraction=0.0675")),
+    Row("Funnel Transformer", 223, 1.9, ("funnel:study=true", "rms_norm:fraction=0.0675")),
     Row("Weighted Transformer", 280, 71.0, ("weighted:study=true",)),
     Row("Product key memory", 421, 386.6, ("product_keys",)),
 )

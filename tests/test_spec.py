@@ -273,7 +273,7 @@ def test_a_part_may_build_another_from_a_changed_spec():
         return replace(spec, encoder_layer=FirstIsTanh)
 
     model = sixfold.build(SIZES, ["first_is_tanh"], device="meta")
-    assert [layer.feed_forward.activation for layer in model.encoder.layers] == [torch.tanh, torch.relu_]
+    assert [layer.feed_forward.activation for layer in model.encoder.layers] == [torch.tanh, torch.relu]
 
 
 # How a modification is asked for ----------------------------------------------------------------------

@@ -7,12 +7,13 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sixfold.call import Call
 from sixfold.registry import modification
 from sixfold.spec import Place, Spec
-from sixfold.transformer import EncoderLayer, run
+from sixfold.transformer import Attention, EncoderLayer, look, merge_heads, run, split_heads
 
 
 class FunnelStack(nn.Module):
@@ -20,7 +21,7 @@ class FunnelStack(nn.Module):
 
     keeps_length = False  # its states can't be added up
 
-    def __init__(self, spec: Spec, place: Place, blocks: int, pool: int):
+    def __init__(self, spec: Spec, place: Place, blocks: int, pool: int, study: bool):
         super().__init__()
         if place.causal:
             raise ValueError("funnel: the mean of neighbours shows the future, so a decoder can't be a funnel")
@@ -33,6 +34,9 @@ class FunnelStack(nn.Module):
         self.pool, self.block = pool, place.layers // blocks
         self.layers = nn.ModuleList(EncoderLayer(spec, place.at(i)) for i in range(place.layers))
         self.final = spec.final(spec, place.named("final"))
+        self.narrowing = pool_states if study else pool_queries
+        if not study and not all(isinstance(layer.attention, Attention) for layer in self.layers):
+            raise ValueError("funnel pools the queries of plain attention; with another one say study=true")
 
     def forward(self, x: Tensor, call: Call) -> tuple[list[Tensor], Call]:
         states = [x]
@@ -40,14 +44,45 @@ class FunnelStack(nn.Module):
             here = replace(call, depth=depth)
             if depth and depth % self.block == 0:
                 call = shortened(here, states[-1], self.pool)
-                states.append(run(partial(narrowing, layer, call, self.pool), states[-1], here))
+                states.append(run(partial(self.narrowing, layer, call, self.pool), states[-1], here))
             else:
                 states.append(run(layer, states[-1], here))
         return [*states[:-1], self.final(states[-1])], call
 
 
-def narrowing(layer: Any, after: Call, pool: int, x: Tensor, call: Call) -> Tensor:
-    """Self-attention among all, then the mean of neighbours, then feed-forward for each of the fewer."""
+def pool_queries(layer: Any, after: Call, pool: int, x: Tensor, call: Call) -> Tensor:
+    """The means of neighbours ask all tokens; then feed-forward for each of the fewer."""
+    asking = partial(ask, layer.attention, read_by(layer.around_attention, x, call), call, pool)
+    x = layer.around_attention(mean_of_neighbours(x, call, pool), asking, after)
+    return layer.around_feed_forward(x, layer.feed_forward, after)
+
+
+def read_by(residual: nn.Module, x: Tensor, call: Call) -> Tensor:
+    """What a residual connection gives its sub-layer to read of x: normed, for instance."""
+    read: list[Tensor] = []
+
+    def sublayer(y: Tensor, call: Call) -> Tensor:
+        read.append(y)
+        return torch.zeros_like(y)
+
+    residual(x, sublayer, call)
+    return read[0]
+
+
+def ask(attention: Attention, all_tokens: Tensor, call: Call, pool: int, means: Tensor, after: Call) -> Tensor:
+    """Attention with queries from the means, and keys and values from all tokens."""
+    inner = attention.output.in_features
+    (q,) = split_heads(F.linear(means, attention.qkv.weight[:inner]), attention.heads, 1)
+    k, v = split_heads(F.linear(all_tokens, attention.qkv.weight[inner:]), attention.heads, 2)
+    among_tokens = replace(call, positions=after.positions * pool)  # a mean stands where the first of its tokens does
+    if call.positioner is not None:
+        among_tokens = replace(among_tokens, position=call.positioner.prepare(means, among_tokens))
+    q, k = attention.position.rotate(q, among_tokens), attention.position.rotate(k, call)
+    return attention.output(merge_heads(look(attention.place, among_tokens, q, k, v, call.sight, attention.position)))
+
+
+def pool_states(layer: Any, after: Call, pool: int, x: Tensor, call: Call) -> Tensor:
+    """The study's: self-attention among all, then the mean of neighbours, then feed-forward."""
     x = layer.around_attention(x, layer.attention, call)
     return layer.around_feed_forward(mean_of_neighbours(x, call, pool), layer.feed_forward, after)
 
@@ -83,20 +118,19 @@ def mean_of_neighbours(x: Tensor, call: Call, pool: int) -> Tensor:
 
 
 @modification("2006.03236", adds=lambda sizes, **_: 0)
-def funnel(spec: Spec, *, blocks: int = 3, pool: int = 2) -> Spec:
+def funnel(spec: Spec, *, blocks: int = 3, pool: int = 2, study: bool = False) -> Spec:
     """The encoder's text grows shorter: twice on its way, every two neighbours become their mean.
 
         block 1   ■ ■ ■ ■ ■ ■ ■ ■        attention, feed-forward, in every layer
-        block 2   ■ ■ ■ ■ ■ ■ ■ ■        attention of its first layer
-                   ■   ■   ■   ■         from its feed-forward on
+        block 2   ■ ■ ■ ■ ■ ■ ■ ■        keys and values of its first attention
+                   ■   ■   ■   ■         its queries, and everything from there on
         block 3      ■       ■           in the same way
 
     Padding enters no mean, and the decoder reads the short memory. Positions are counted anew after each
-    pooling. This is the study's version: the residual stream is pooled after the first attention of a block.
-    The paper pools the queries of that attention, but not its keys, keeps a [CLS] token apart, and for tasks with
-    an output for each word repeats the short states; all of this is left out, so an encoder alone must classify.
-    Parameters: none.
+    pooling. With `study` the queries are not pooled, but the residual stream after that attention. The paper
+    also keeps a [CLS] token apart and, for tasks with an output for each word, repeats the short states; this
+    is left out, so an encoder alone must classify. Parameters: none.
     """
     if blocks < 1 or pool < 1:
         raise ValueError(f"funnel: blocks and pool must be at least 1, got {blocks} and {pool}")
-    return replace(spec, stack=partial(FunnelStack, blocks=blocks, pool=pool))
+    return replace(spec, stack=partial(FunnelStack, blocks=blocks, pool=pool, study=study))

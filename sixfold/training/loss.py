@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sixfold.call import PAD
 
-CHUNK = 1024  # tokens whose logits exist at one time: enough for a fast product, few enough for the cache
+CHUNK = 512  # tokens whose logits exist at one time: enough for a fast product, few enough for the cache
 
 # A piece of the loss: states (c, D) and targets (c,) → the sum, a tensor, and the sum's gradient with respect to it.
 Piece = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]

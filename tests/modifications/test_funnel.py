@@ -41,19 +41,48 @@ def test_without_padding_too_and_an_odd_length_rounds_up():
     assert after.positions.tolist() == after.key_positions.tolist() == [[0, 1, 2]]
 
 
+@pytest.mark.parametrize(
+    ("wish", "queries"),
+    [("funnel", [512, 512, 256, 256, 128, 128]), ("funnel:study=true", [512, 512, 512, 256, 256, 128])],
+)
 @torch.no_grad()
-def test_a_text_of_512_leaves_128_states_and_only_its_blocks_first_attentions_see_more():
-    model, tap = small_model(modifications=("funnel",), **DEEP), Tap(fields=("q",))
+def test_a_text_of_512_leaves_128_states_and_only_its_blocks_first_attentions_see_more(wish, queries):
+    model, tap = small_model(modifications=(wish,), **DEEP), Tap(fields=("q", "k"))
     memory = model.encode(random_ids(1, 512, seeded(3)), tap=tap)
     assert memory.states[-1].shape == (1, 128, 16)
-    lengths = [tap[f"encoder.{layer}.attention", "q"].shape[2] for layer in range(6)]
-    assert lengths == [512, 512, 512, 256, 256, 128]
+    lengths = [[tap[f"encoder.{layer}.attention", field].shape[2] for layer in range(6)] for field in "qk"]
+    assert lengths == [queries, [512, 512, 512, 256, 256, 128]]
+
+
+@pytest.mark.parametrize("norm", [(), ("post_norm",), ("rezero",)], ids=["pre-norm", "post-norm", "no norm"])
+@torch.no_grad()
+def test_means_ask_all_tokens(norm):
+    """By a loop over means and heads, for the first layer of the second block."""
+    model, ids = small_model(modifications=("funnel:blocks=2", "no_positions", *norm)), random_ids(1, 5, seeded(10))
+    layer, call = model.encoder.layers[1], begin(ids, None, causal=False)
+    if norm == ("rezero",):
+        layer.around_attention.alpha += 0.5
+    x, call = model.encoder_input(ids, model._table["source"], call)
+    x = model.encoder.layers[0](x, call)
+    means = torch.stack([x[0, :2].mean(0), x[0, 2:4].mean(0), x[0, 4]])
+    norm_of = layer.around_attention.norm if not norm else torch.nn.Identity()
+    w_q, w_k, w_v = layer.attention.qkv.weight.chunk(3)
+    answers = []
+    for mean in means:
+        heads = []
+        for h in (slice(0, 8), slice(8, 16)):
+            keys, values = norm_of(x[0]) @ w_k[h].T, norm_of(x[0]) @ w_v[h].T
+            heads.append((keys @ (w_q[h] @ norm_of(mean)) / 8**0.5).softmax(0) @ values)
+        answers.append(layer.attention.output.weight @ torch.cat(heads))
+    plain = layer.around_attention(means[None], lambda y, _: torch.stack(answers)[None], call)
+    expected = layer.around_feed_forward(plain, layer.feed_forward, call)
+    assert_close(model.encode(ids).states[-1], model.encoder.final(expected))
 
 
 @pytest.mark.parametrize("position", ["no_positions", "t5_bias", "rotary", "shaw"])
 @torch.no_grad()
 def test_it_is_its_layers_with_a_mean_in_the_middle_of_some(position):
-    model, ids = small_model(modifications=("funnel", position), **DEEP), random_ids(2, 9, seeded(4))
+    model, ids = small_model(modifications=("funnel:study=true", position), **DEEP), random_ids(2, 9, seeded(4))
     call = begin(ids, None, causal=False)
     x, call = model.encoder_input(ids, model._table["source"], call)
     for depth, layer in enumerate(model.encoder.layers):
@@ -68,11 +97,12 @@ def test_it_is_its_layers_with_a_mean_in_the_middle_of_some(position):
     assert_close(model.encode(ids).states[-1], model.encoder.final(x))
 
 
+@pytest.mark.parametrize("wish", ["funnel", "funnel:study=true"])
 @pytest.mark.parametrize("position", ["no_positions", "t5_bias", "rotary", "shaw"])
 @pytest.mark.parametrize("side", ["left", "right"])
 @torch.no_grad()
-def test_a_row_in_company_is_the_row_alone(side, position):
-    model = small_model(modifications=("funnel", position), **DEEP)
+def test_a_row_in_company_is_the_row_alone(side, position, wish):
+    model = small_model(modifications=(wish, position), **DEEP)
     rows, target = random_rows((9, 6, 3, 1), seeded(5)), random_ids(4, 3, seeded(6))
     memory = model.encode(pad(rows, side))
     together = model.decode(target, memory)
@@ -82,7 +112,7 @@ def test_a_row_in_company_is_the_row_alone(side, position):
         assert_close(together[b : b + 1], model.decode(target[b : b + 1], alone))
 
 
-@pytest.mark.parametrize("options", ["pool=1", "blocks=1"])
+@pytest.mark.parametrize("options", ["pool=1", "blocks=1", "pool=1,study=true", "blocks=1,study=true"])
 @torch.no_grad()
 def test_without_pooling_it_is_the_plain_model(options):
     plain, model = small_model(**DEEP), small_model(modifications=(f"funnel:{options}",), **DEEP)
