@@ -48,6 +48,9 @@ class Batch:
     inputs: Any = None  # (B, L): read by a decoder
     targets: Any = None  # (B, L): what is right after each input; (S, n) or classes (S,) without a decoder
 
+    def to(self, device: torch.device) -> Batch:
+        return Batch(*(None if t is None else t.to(device) for t in (self.source, self.inputs, self.targets)))
+
 
 class Losses(NamedTuple):
     """Sums, so that micro-batches and processes add up to one batch."""
@@ -55,6 +58,7 @@ class Losses(NamedTuple):
     sum: Tensor  # Σ −log p over the scored targets
     tokens: Tensor  # how many these are
     auxiliary: Tensor  # what parts add to be minimised, such as the balance of experts
+    plain: Tensor  # Σ −log p without smoothing: what is reported; it has no gradient
 
 
 class Model(nn.Module):
@@ -117,8 +121,8 @@ class Model(nn.Module):
     def _losses(self, x: Tensor, targets: Tensor, smoothing: float, auxiliary: list[Tensor]) -> Losses:
         check_smoothing(smoothing)
         check_targets(targets, x, self.sizes.vocabulary("decoder"))
-        total, tokens = self.head.loss(x, self._table["output"], targets, smoothing)
-        return Losses(total, tokens, _sum(auxiliary, total))
+        total, tokens, plain = self.head.loss(x, self._table["output"], targets, smoothing)
+        return Losses(total, tokens, _sum(auxiliary, total), plain)
 
 
 class EncoderDecoder(Model):
@@ -268,8 +272,9 @@ class EncoderOnly(Model):
             return self._losses(x, batch.targets, smoothing, auxiliary)
         check_smoothing(smoothing)
         check_classes(batch.targets, x, self.sizes.classes)
-        total = smoothed_loss(self._logits(x, real).log_softmax(-1), batch.targets, smoothing)
-        return Losses(total, torch.tensor(x.shape[0], device=x.device), _sum(auxiliary, total))
+        log_p = self._logits(x, real).log_softmax(-1)
+        total, plain = (smoothed_loss(log_p, batch.targets, epsilon) for epsilon in (smoothing, 0.0))
+        return Losses(total, torch.tensor(x.shape[0], device=x.device), _sum(auxiliary, total), plain.detach())
 
     def _encode(self, ids: Tensor, real: Tensor | None, **rest: Any) -> tuple[Tensor, Tensor | None]:
         x, call = self._enter(self.input, self.place, "target", ids, real, **rest)

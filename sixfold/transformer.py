@@ -28,7 +28,7 @@ from torch.utils.checkpoint import checkpoint
 from sixfold.decoding.cache import fold, unfold
 from sixfold.dropout import Dropout
 from sixfold.initial import normal, truncated
-from sixfold.training.loss import chunked_cross_entropy
+from sixfold.training.loss import Scored, chunked_cross_entropy
 
 if TYPE_CHECKING:
     from sixfold.call import Call
@@ -395,6 +395,6 @@ class SoftmaxHead(nn.Module):
         logits = table.logits(x)
         return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
-    def loss(self, x: Tensor, table: TokenEmbedding, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        """The sum of −log p(target) over targets that are not PAD, and how many these are."""
+    def loss(self, x: Tensor, table: TokenEmbedding, targets: Tensor, smoothing: float = 0.0) -> Scored:
+        """−log p(target), summed over targets that are not PAD, and how many these are."""
         return chunked_cross_entropy(table.logits, x, targets, list(table.parameters()), smoothing)

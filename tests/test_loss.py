@@ -33,7 +33,7 @@ class Table:
         self.rows = max(self.rows, x.shape[0])
         return F.linear(x, self.weight)
 
-    def loss(self, x: Tensor, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    def loss(self, x: Tensor, targets: Tensor, smoothing: float = 0.0) -> module.Scored:
         return chunked_cross_entropy(self.logits, x, targets, [self.weight], smoothing)
 
 
@@ -58,7 +58,7 @@ def leaves(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
 
 def test_loss_and_gradients_equal_cross_entropy(chunk):
     (x, weight), (its_x, its_weight) = leaves(), leaves()
-    total, tokens = Table(weight).loss(x, TARGETS)
+    total, tokens, _ = Table(weight).loss(x, TARGETS)
     its = F.cross_entropy(F.linear(its_x, its_weight), TARGETS, ignore_index=0, reduction="sum")
     assert tokens == 7
     torch.testing.assert_close(total, its)
@@ -70,13 +70,28 @@ def test_loss_and_gradients_equal_cross_entropy(chunk):
 
 def test_smoothed_loss_and_gradients_equal_the_plain_formula(chunk):
     (x, weight), (its_x, its_weight) = leaves(torch.float64), leaves(torch.float64)
-    total, _ = Table(weight).loss(x, TARGETS, 0.2)
+    total, _, _ = Table(weight).loss(x, TARGETS, 0.2)
     its = plain(its_x, its_weight, TARGETS, 0.2)
     torch.testing.assert_close(total, its)
     (total * 3).backward()
     (its * 3).backward()
     torch.testing.assert_close(x.grad, its_x.grad)
     torch.testing.assert_close(weight.grad, its_weight.grad)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_what_is_reported_has_no_smoothing_and_no_gradient(chunk, smoothing):
+    x, weight = leaves()
+    expected = F.cross_entropy(F.linear(x, weight), TARGETS, ignore_index=0, reduction="sum").detach()
+    scored = [
+        Table(weight).loss(x, TARGETS, smoothing),
+        chunked_likelihood(softmax_of(weight), x, TARGETS, [weight], smoothing),
+    ]
+    with torch.no_grad():
+        scored.append(Table(weight).loss(x, TARGETS, smoothing))
+    for each in scored:
+        assert not each.plain.requires_grad
+        torch.testing.assert_close(each.plain, expected)
 
 
 def test_padding_targets_have_no_gradient(chunk):
@@ -88,8 +103,8 @@ def test_padding_targets_have_no_gradient(chunk):
 def test_rows_may_be_a_batch_of_sequences(chunk):
     x, targets = numbers(2, 5, D).requires_grad_(), TARGETS[:10].view(2, 5)
     _, weight = leaves()
-    total, tokens = Table(weight).loss(x, targets)
-    flat, _ = Table(weight).loss(x.flatten(0, 1), targets.flatten())
+    total, tokens, _ = Table(weight).loss(x, targets)
+    flat, _, _ = Table(weight).loss(x.flatten(0, 1), targets.flatten())
     assert tokens == 7
     torch.testing.assert_close(total, flat)
     total.backward()
@@ -102,9 +117,10 @@ def test_smoothing_by_hand_with_four_words():
     value = -(0.1 * math.log(0.2) + 0.7 * math.log(0.3) + 0.1 * math.log(0.4))
     assert value == pytest.approx(1.0953539)
     x, weight = logits.clone().requires_grad_(), torch.eye(4).requires_grad_()
-    total, tokens = Table(weight).loss(x, torch.tensor([2]), 0.3)
+    total, tokens, _ = Table(weight).loss(x, torch.tensor([2]), 0.3)
     assert total.item() == pytest.approx(value)
     assert tokens == 1
+    assert Table(weight).loss(x, torch.tensor([2]), 0.3).plain.item() == pytest.approx(-math.log(0.3))
     total.backward()
     torch.testing.assert_close(x.grad, torch.tensor([[0.09, 0.08, -0.43, 0.26]]))
     assert smoothed_loss(logits.log_softmax(-1), torch.tensor([2]), 0.3, ignore=0).item() == pytest.approx(value)
@@ -153,7 +169,7 @@ def test_logits_of_all_tokens_never_exist(monkeypatch, training, smoothing):
     x, weight = numbers(tokens, 2).requires_grad_(training), numbers(words, 2).requires_grad_(training)
     table = Table(weight)
     with Largest() as largest:
-        total, _ = table.loss(x, torch.arange(tokens) % words, smoothing)
+        total, _, _ = table.loss(x, torch.arange(tokens) % words, smoothing)
         if training:
             total.backward()
     assert table.rows == 3
@@ -163,9 +179,9 @@ def test_logits_of_all_tokens_never_exist(monkeypatch, training, smoothing):
 def test_evaluation_gives_the_value_of_training(chunk):
     x, weight = leaves()
     for smoothing in (0.0, 0.1):
-        trained, _ = Table(weight).loss(x, TARGETS, smoothing)
+        trained, _, _ = Table(weight).loss(x, TARGETS, smoothing)
         with torch.no_grad():
-            evaluated, tokens = Table(weight).loss(x, TARGETS, smoothing)
+            evaluated, tokens, _ = Table(weight).loss(x, TARGETS, smoothing)
         assert not evaluated.requires_grad
         assert tokens == 7
         torch.testing.assert_close(evaluated, trained.detach())
@@ -173,7 +189,7 @@ def test_evaluation_gives_the_value_of_training(chunk):
 
 def test_large_logits_do_not_overflow():
     x, weight = torch.tensor([[1000.0]]).requires_grad_(), torch.tensor([[-1.0], [0.0], [1.0]])
-    total, _ = Table(weight).loss(x, torch.tensor([1]))
+    total, _, _ = Table(weight).loss(x, torch.tensor([1]))
     assert total.item() == 1000
     total.backward()
     assert x.grad.item() == 1
@@ -185,7 +201,7 @@ def test_half_precision_logits_are_summed_in_float32(monkeypatch, smoothing, tra
     monkeypatch.setattr(module, "CHUNK", 100)
     x, weight = numbers(600, 8, dtype=torch.bfloat16), numbers(200, 8, seed=2, dtype=torch.bfloat16)
     targets = torch.arange(600) % 199 + 1
-    total, _ = Table(weight).loss(x.requires_grad_(training), targets, smoothing)
+    total, _, _ = Table(weight).loss(x.requires_grad_(training), targets, smoothing)
     logits = F.linear(x, weight).detach().float()
     assert total.dtype == torch.float32
     torch.testing.assert_close(
@@ -213,7 +229,7 @@ def test_autocast_leaves_gradients_of_the_table_in_float32(monkeypatch):
     monkeypatch.setattr(module, "CHUNK", 4)
     (x, weight), (its_x, its_weight) = leaves(), leaves()
     with torch.autocast("cpu", torch.bfloat16):
-        total, _ = Table(weight).loss(x, TARGETS)
+        total, _, _ = Table(weight).loss(x, TARGETS)
     total.backward()
     plain(its_x, its_weight, TARGETS, 0.0).backward()
     assert total.dtype == weight.grad.dtype == torch.float32
@@ -232,8 +248,8 @@ def softmax_of(weight: Tensor):
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_the_likelihood_of_a_plain_softmax_is_the_cross_entropy(chunk, smoothing, rows):
     (x, weight), (its_x, its_weight) = leaves(torch.float64), leaves(torch.float64)
-    total, tokens = chunked_likelihood(softmax_of(weight), x, TARGETS, [weight], smoothing, rows)
-    its, its_tokens = Table(its_weight).loss(its_x, TARGETS, smoothing)
+    total, tokens, _ = chunked_likelihood(softmax_of(weight), x, TARGETS, [weight], smoothing, rows)
+    its, its_tokens, _ = Table(its_weight).loss(its_x, TARGETS, smoothing)
     assert tokens == its_tokens == 7
     torch.testing.assert_close(total, its)
     (total * 0.5).backward()
@@ -246,9 +262,9 @@ def test_the_likelihood_of_a_plain_softmax_is_the_cross_entropy(chunk, smoothing
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_the_likelihood_has_one_value_in_training_and_evaluation(chunk, smoothing):
     x, weight = leaves()
-    trained, _ = chunked_likelihood(softmax_of(weight), x, TARGETS, [weight], smoothing)
+    trained, _, _ = chunked_likelihood(softmax_of(weight), x, TARGETS, [weight], smoothing)
     with torch.no_grad():
-        evaluated, tokens = chunked_likelihood(softmax_of(weight), x, TARGETS, [weight], smoothing)
+        evaluated, tokens, _ = chunked_likelihood(softmax_of(weight), x, TARGETS, [weight], smoothing)
     assert not evaluated.requires_grad
     assert tokens == 7
     torch.testing.assert_close(evaluated, trained.detach())
@@ -285,11 +301,12 @@ def test_a_weight_that_some_chunks_do_not_use_has_the_gradient_of_those_that_do(
     monkeypatch.setattr(module, "CHUNK", 2)
     x, weight, rare, never = (t.requires_grad_() for t in (numbers(5, 3), numbers(3), numbers(3), numbers(3)))
 
-    def loss_of(xs: Tensor, ts: Tensor) -> Tensor:
+    def loss_of(xs: Tensor, ts: Tensor) -> tuple[Tensor, Tensor]:
         loss = (xs @ weight).sum()
-        return loss + (xs[ts == 2] @ rare).sum() if (ts == 2).any() else loss
+        loss = loss + (xs[ts == 2] @ rare).sum() if (ts == 2).any() else loss
+        return loss, loss
 
-    total, tokens = chunked_loss(loss_of, x, torch.tensor([1, 1, 1, 2, 1]), [weight, rare, never])
+    total, tokens, _ = chunked_loss(loss_of, x, torch.tensor([1, 1, 1, 2, 1]), [weight, rare, never])
     total.backward()
     assert tokens == 5
     torch.testing.assert_close(weight.grad, x.detach().sum(0))

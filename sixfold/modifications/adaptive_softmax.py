@@ -15,7 +15,7 @@ from sixfold.modifications.adaptive_input import Clusters, check
 from sixfold.modifications.adaptive_input import added as added_by_clusters
 from sixfold.registry import modification
 from sixfold.spec import Place, Sizes, Spec
-from sixfold.training.loss import chunked_likelihood, chunked_loss
+from sixfold.training.loss import Scored, chunked_likelihood, chunked_loss
 
 
 def log_softmax(logits: Tensor) -> Tensor:
@@ -41,15 +41,15 @@ class AdaptiveHead(nn.Module):
         inside = [log_softmax(cluster.logits(x)) for cluster in list(table.clusters)[1:]]  # type: ignore[operator]
         return torch.cat([frequent, *(tail + p for tail, p in zip(tails, inside, strict=True))], -1)
 
-    def loss(self, x: Tensor, table: Clusters, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    def loss(self, x: Tensor, table: Clusters, targets: Tensor, smoothing: float = 0.0) -> Scored:
         """A tail is computed only for the targets in it; for all where smoothing needs every word's probability."""
         parameters = [*table.parameters(), *self.parameters()]
         if smoothing or x.is_meta or torch.compiler.is_compiling():  # the latter two know no shapes that depend on ids
             return chunked_likelihood(lambda xs: self.log_probs(xs, table), x, targets, parameters, smoothing)
         return chunked_loss(lambda xs, ts: self.loss_of_targets(xs, ts, table), x, targets, parameters)
 
-    def loss_of_targets(self, x_ND: Tensor, targets_N: Tensor, table: Clusters) -> Tensor:
-        """Σ −log p(target) over what is not PAD."""
+    def loss_of_targets(self, x_ND: Tensor, targets_N: Tensor, table: Clusters) -> tuple[Tensor, Tensor]:
+        """Σ −log p(target) over what is not PAD, which is both the sum and the plain sum."""
         entries_N = targets_N.clone()
         total = x_ND.new_zeros(())
         for tail, (start, end) in enumerate(list(pairwise(table.edges))[1:]):
@@ -58,7 +58,8 @@ class AdaptiveHead(nn.Module):
             log_p = log_softmax(table.clusters[tail + 1].logits(x_ND[there]))  # type: ignore[operator]
             total = total - log_p.gather(1, targets_N[there, None] - start).sum()
         chosen_N = self.head(x_ND, table).gather(1, entries_N[:, None])[:, 0]
-        return total - (chosen_N * (targets_N != PAD)).sum()
+        total = total - (chosen_N * (targets_N != PAD)).sum()
+        return total, total
 
 
 def added(

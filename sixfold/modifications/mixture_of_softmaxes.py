@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sixfold.initial import normal
 from sixfold.registry import modification
 from sixfold.spec import Place, Spec
-from sixfold.training.loss import CHUNK, chunked_likelihood
+from sixfold.training.loss import CHUNK, Scored, chunked_likelihood
 from sixfold.transformer import SoftmaxHead, TokenEmbedding
 
 
@@ -36,7 +36,7 @@ class MixtureHead(nn.Module):
         )
         return reduce(torch.logaddexp, parts)
 
-    def loss(self, x: Tensor, table: TokenEmbedding, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    def loss(self, x: Tensor, table: TokenEmbedding, targets: Tensor, smoothing: float = 0.0) -> Scored:
         parameters = [*table.parameters(), *self.parameters()]
         rows = max(1, CHUNK // self.mixture.out_features)  # so many tokens have as many logits as CHUNK plain ones
         return chunked_likelihood(lambda xs: self.log_probs(xs, table), x, targets, parameters, smoothing, rows)

@@ -68,7 +68,7 @@ def test_by_hand():
         model.tables[0].clusters[1].weight.copy_(torch.tensor([[0.0, 5.0], [math.log(3), 5.0]]))
     x = torch.tensor([[1.0, 2.0]])
     torch.testing.assert_close(model.log_probs(x).exp(), torch.tensor([[1 / 2, 1 / 8, 3 / 8]]))
-    total, tokens = model.head.loss(x.expand(3, -1), model.tables[0], torch.tensor([2, 0, 1]))
+    total, tokens, _ = model.head.loss(x.expand(3, -1), model.tables[0], torch.tensor([2, 0, 1]))
     assert tokens == 2
     assert total.item() == pytest.approx(-math.log(1 / 8) - math.log(3 / 8))
 
@@ -81,7 +81,7 @@ def test_the_loss_and_its_gradients_are_those_of_the_log_probs(modification, smo
     model = small_model(modifications=(modification,))
     x, targets = states(2, 7).requires_grad_(), torch.tensor([[0, 1, 4, 5, 19, 20, 49], [46, 45, 3, 0, 0, 0, 0]])
     leaves = [x, *model.tables.parameters(), *model.head.parameters()]
-    total, tokens = model.head.loss(x, model._table["output"], targets, smoothing)
+    total, tokens, _ = model.head.loss(x, model._table["output"], targets, smoothing)
     q = torch.full((14, 50), smoothing / 49, dtype=torch.float64).scatter(1, targets.view(-1, 1), 1 - smoothing)
     q = q.masked_fill(torch.arange(50) == 0, 0) * (targets.view(-1, 1) != 0)
     expected = -(q * model.log_probs(x).flatten(0, 1)).sum()
@@ -144,7 +144,7 @@ def test_the_first_loss_is_that_of_equal_entries_and_equal_words():
     x = F.layer_norm(torch.randn(400, 128, generator=seeded(3)), (128,))
     for start, end in ((3, 233), (233, 794), (794, 3000)):
         targets = torch.randint(start, end, (400,), generator=seeded(4))
-        total, _ = model.head.loss(x, model.tables[0], targets)
+        total, _, _ = model.head.loss(x, model.tables[0], targets)
         softmaxes = [math.log(235)] + ([math.log(end - start)] if start > 3 else [])
         assert total.item() / 400 == pytest.approx(sum(softmaxes) + 0.5 * len(softmaxes), abs=0.25)
 

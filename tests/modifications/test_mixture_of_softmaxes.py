@@ -78,7 +78,7 @@ def test_the_loss_and_its_gradients_are_those_of_the_log_probs(smoothing, compon
     model = small_model(modifications=(f"mixture_of_softmaxes:components={components}",))
     x, targets = states(2, 4).requires_grad_(), torch.tensor([[1, 49, 5, 5], [7, 0, 3, 0]])
     leaves = [x, *model.tables.parameters(), *model.head.parameters()]
-    total, tokens = model.head.loss(x, model.tables[0], targets, smoothing)
+    total, tokens, _ = model.head.loss(x, model.tables[0], targets, smoothing)
     q = torch.full((8, 50), smoothing / 49, dtype=torch.float64).scatter(1, targets.view(-1, 1), 1 - smoothing)
     q = q.masked_fill(torch.arange(50) == 0, 0) * (targets.view(-1, 1) != 0)
     expected = -(q * model.log_probs(x).flatten(0, 1)).sum()
@@ -91,7 +91,7 @@ def test_no_tensor_of_the_loss_is_larger_than_a_chunk_of_plain_logits():
     model = small_model(modifications=("mixture_of_softmaxes:components=15",), vocab=400)
     x, targets = states(900), torch.arange(900) % 400
     with Largest() as largest:
-        total, _ = model.head.loss(x.requires_grad_(), model.tables[0], targets)
+        total, _, _ = model.head.loss(x.requires_grad_(), model.tables[0], targets)
         total.backward()
     assert largest.numel == max(CHUNK // 15 * 400, 900 * 16)
 
