@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import difflib
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from sixfold.files import write_text
+
 if TYPE_CHECKING:
+    import sixfold.text.tokenizer as text
     from sixfold.spec import Sizes
 
 
@@ -33,12 +36,54 @@ class Vocabularies(Section):
     target: int
 
 
+TokenizerKind = Literal["bpe", "unigram", "characters", "bytes", "words", "symbols"]
+
+
+class Tokenizers(Section):
+    """Separate tokenizers."""
+
+    source: TokenizerKind
+    target: TokenizerKind
+
+
+class Files(Section):
+    """One corpus, where a path alone does not say enough."""
+
+    path: str | None = None  # a prefix, a TSV, a JSONL or a text
+    source: str | None = None  # or two files, line by line
+    target: str | None = None
+    weight: float = Field(1.0, gt=0)  # how often each line comes in an epoch
+
+
+Corpus = str | Files | list[str | Files]
+EMBEDDED = "pronounce:"  # text that comes with sixfold
+
+
 class Data(Section):
     """The text."""
 
+    train: Corpus | None = Field(
+        None,
+        description="a prefix (PREFIX.en and PREFIX.de), a .tsv, a .jsonl, a text for language models, each also .gz; "
+        "or {source: FILE, target: FILE}; or {path: FILE, weight: 2}; or a list of these",
+    )
+    valid: Corpus | None = Field(None, description="the same, to validate on")
+    test: Corpus | None = Field(None, description="the same, never looked at in training")
+    source: str | None = Field(None, description="suffix, column (a number, or a name in the first line) or field")
+    target: str | None = Field(None, description="the same; for a language model the field of the text")
+    tokenizer: TokenizerKind | Tokenizers = Field(
+        "bpe", description="bpe, unigram, characters, bytes, words or symbols; or {source: KIND, target: KIND}"
+    )
     vocabulary: int | Vocabularies | None = Field(
         None, description="words of the joint vocabulary, or {source: N, target: N} for separate ones"
     )
+    max_length: int = Field(256, gt=0, description="longer pairs, in tokens, are dropped and counted")
+    context: int = Field(256, gt=1, description="tokens a language model sees at once")
+
+    @field_validator("source", "target", mode="before")
+    @classmethod
+    def _column(cls, value: Any) -> Any:
+        return str(value) if type(value) is int else value  # YAML reads a column's number as a number
 
 
 class Model(Section):
@@ -61,20 +106,92 @@ class Model(Section):
     )
 
 
+class Training(Section):
+    """The loop."""
+
+    steps: int | None = Field(None, gt=0, description="optimiser steps [default: 20000]")
+    minutes: float | None = Field(None, gt=0, description="in place of steps: as many as a probe says fit")
+    batch_tokens: int = Field(
+        4096, gt=0, description="target tokens with padding in one optimiser step, over all processes"
+    )
+    accumulate: int = Field(1, gt=0, description="micro-batches that make up a step, to save memory")
+    optimizer: Literal["adamw", "adafactor", "sgd", "muon"] = Field(
+        "adamw", description="adamw, adafactor, sgd or muon"
+    )
+    learning_rate: float = Field(1e-3, gt=0, description="the highest rate of the schedule")
+    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant", "warmup_stable_decay"] = Field(
+        "inverse_sqrt", description="inverse_sqrt, cosine, linear, constant or warmup_stable_decay"
+    )
+    warmup_steps: int = Field(1000, ge=0, description="steps in which the rate rises")
+    betas: tuple[float, float] = Field((0.9, 0.98), strict=False, description="of adamw")
+    weight_decay: float = Field(0.01, ge=0, description="on matrices; vectors and tables do not decay")
+    clip: float = Field(1.0, ge=0, description="largest norm of the whole gradient; 0: no clipping")
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="share of the target that goes to all other words")
+    average: int | float | None = Field(
+        None,
+        description="validate and keep averaged weights: of the last K checkpoints (2, 3, …), or exponentially (0.999)",
+    )
+    validate_every: int = Field(1000, gt=0, description="steps between validations")
+    metric: str = Field(
+        "auto", description="what says which weights are best: loss, bleu, chrf, exact_match, …  [auto: by the task]"
+    )
+    patience: int | None = Field(None, gt=0, description="stop after so many validations without a better one")
+    checkpoint_every: int = Field(1000, gt=0, description="steps between checkpoints")
+    keep: int = Field(2, gt=0, description="how many checkpoints to keep, beside the best")
+    log_every: int = Field(50, gt=0, description="steps between lines of the log")
+    seed: int = Field(1, ge=0, description="of weights, dropout and the order of the data")
+    deterministic: bool = Field(True, description="the same numbers every time, on the same machine")
+    device: str = Field("auto", description="auto, cpu, cuda, mps")
+    precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto, float32 or bfloat16")
+    compile: bool = Field(False, description="compile the model with torch.compile")
+    recompute: bool = Field(False, description="recompute activations in the backward pass, to save memory")
+    parallel: Literal["ddp", "fsdp"] = Field("ddp", description="with many processes: ddp, or fsdp for large models")
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Training:
+        if self.steps is not None and self.minutes is not None:
+            raise ValueError(f"give training.steps or training.minutes, got both ({self.steps} and {self.minutes})")
+        return self
+
+    @field_validator("average")
+    @classmethod
+    def _average(cls, value: int | float | None) -> int | float | None:
+        if value is not None and not (isinstance(value, int) and value >= 2) and not 0 < value < 1:
+            raise ValueError("say how many checkpoints (at least 2), or a decay between 0 and 1")
+        return value
+
+
+class Decoding(Section):
+    """How texts are written, in validation and by `translate`."""
+
+    max_length: int = Field(256, gt=0, description="most tokens of an output")
+    max_ratio: float = Field(3.0, gt=0, description="and at most so many for each source token, plus ten")
+    batch_tokens: int = Field(4096, gt=0, description="source tokens decoded together")
+
+
 class Config(Section):
     """A whole run."""
 
     data: Data = Data()
     model: Model = Model()
+    training: Training = Training()
+    decoding: Decoding = Decoding()
 
     def sizes(self) -> Sizes:
-        """The sizes of the model."""
-        from sixfold.spec import Sizes
-
+        """The sizes of the model, with the vocabulary that is asked for."""
         words = self.data.vocabulary
         if words is None:
             raise ValueError("how many words? Give --data.vocabulary, or a recipe that says it")
-        vocabulary = {"vocab": words} if isinstance(words, int) else {f"{k}_vocab": v for k, v in words}
+        return self._sizes({"vocab": words} if isinstance(words, int) else {f"{k}_vocab": v for k, v in words})
+
+    def sizes_with(self, tokenizers: text.Tokenizers) -> Sizes:
+        """The sizes of the model, with the vocabulary that there is."""
+        source, target = len(tokenizers.source), len(tokenizers.target)
+        return self._sizes({"vocab": target} if tokenizers.joint else {"source_vocab": source, "target_vocab": target})
+
+    def _sizes(self, vocabulary: dict[str, int]) -> Sizes:
+        from sixfold.spec import Sizes
+
         model, both = self.model, 6 if self.model.layers is None else self.model.layers
         return Sizes(
             d_model=model.d_model,
@@ -87,6 +204,30 @@ class Config(Section):
             dropout=model.dropout,
             **vocabulary,
         )
+
+    def with_steps(self, steps: int) -> Config:
+        """The same, with a number of steps in place of minutes."""
+        training = self.training.model_copy(update={"steps": steps, "minutes": None})
+        return self.model_copy(update={"training": training})
+
+    def with_whole_paths(self) -> Config:
+        """The same, with paths that mean the same wherever one stands."""
+        parts = {part: _whole(getattr(self.data, part)) for part in ("train", "valid", "test")}
+        return self.model_copy(update={"data": self.data.model_copy(update=parts)})
+
+    def with_modifications(self, more: Iterable[str]) -> Config:
+        """The same, with further modifications."""
+        model = self.model.model_copy(update={"modifications": [*self.model.modifications, *more]})
+        return self.model_copy(update={"model": model})
+
+
+def _whole(corpus: Any) -> Any:
+    if isinstance(corpus, list):
+        return [_whole(item) for item in corpus]
+    if isinstance(corpus, Files):
+        own = {name: _whole(getattr(corpus, name)) for name in ("path", "source", "target")}
+        return corpus.model_copy(update=own)
+    return corpus if corpus is None or corpus.startswith(EMBEDDED) else str(Path(corpus).absolute())
 
 
 def keys() -> Iterator[tuple[str, FieldInfo]]:
@@ -103,11 +244,26 @@ def read_config(recipe: str | Path | None = None, settings: Mapping[str, str] | 
     for key, text in (settings or {}).items():
         section, _, name = key.partition(".")
         tree.setdefault(section, {})
-        tree[section] = {**(tree[section] or {}), name: _parse(text, f"--{key}")}
+        tree[section] = {**_without_rival(tree[section] or {}, key, settings or {}), name: _parse(text, f"--{key}")}
     try:
         return Config.model_validate({section: values or {} for section, values in tree.items()})
     except ValidationError as error:
         raise ValueError(_explain(error, "" if recipe is None else f"{recipe}: ")) from None
+
+
+def _without_rival(values: dict[str, Any], key: str, settings: Mapping[str, str]) -> dict[str, Any]:
+    """Minutes on the command line win over a file's steps, and the other way round."""
+    rival = {"training.steps": "training.minutes", "training.minutes": "training.steps"}.get(key)
+    return {k: v for k, v in values.items() if rival in settings or f"training.{k}" != rival}
+
+
+def write_config(config: Config, path: Path) -> None:
+    """Write every key as it was resolved."""
+    text = io.StringIO()
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style, yaml.width = False, 4096
+    yaml.dump(config.model_dump(mode="json"), text)
+    write_text(path, text.getvalue())
 
 
 def recipes() -> dict[str, Path]:

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import safetensors
 import safetensors.torch
 import torch
 
 import sixfold
+from sixfold.files import Aside
 from sixfold.models import Model, build
 from sixfold.registry import Chosen
 from sixfold.spec import Sizes
@@ -60,45 +59,10 @@ def save(model: Model, directory: str | Path, *, overwrite: bool = False) -> Non
         aside.write(DESCRIPTION, lambda path: path.write_text(text, encoding="utf-8"))
 
 
-class Aside:
-    """Files written beside their places and brought to disk; moved there when all are done, or none."""
-
-    def __init__(self, directory: Path):
-        self.directory = directory
-        self._written: dict[Path, Path] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def write(self, name: str, write: Callable[[Path], Any]) -> None:
-        handle, aside = tempfile.mkstemp(dir=self.directory, prefix=f".{name}.")
-        os.close(handle)
-        self._written[Path(aside)] = self.directory / name
-        write(Path(aside))
-        with open(aside, "rb+") as file:
-            os.fsync(file.fileno())
-
-    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
-        try:
-            for aside, place in self._written.items():
-                if failed is None:
-                    aside.chmod(0o666 & ~_umask())
-                    aside.replace(place)
-        finally:
-            for aside in self._written:
-                aside.unlink(missing_ok=True)
-
-
 def _fingerprint(description: Mapping[str, Any]) -> str:
     """What the weights say of the description they belong to."""
     made_of = [description.get(key) for key in ("model", "sizes", "modifications")]
     return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def load(directory: str | Path, *, device: torch.device | str = "cpu") -> Model:
@@ -124,6 +88,11 @@ def load(directory: str | Path, *, device: torch.device | str = "cpu") -> Model:
         "a part holds a tensor that is not saved"
     )
     return model.eval()
+
+
+def skeleton(directory: str | Path) -> Model:
+    """The model of a directory, without memory for its weights."""
+    return _from_description(_read_description(Path(directory) / DESCRIPTION), Path(directory))
 
 
 def _device(name: torch.device | str) -> torch.device:

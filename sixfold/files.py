@@ -1,0 +1,109 @@
+"""Writing to disk so that a file is either whole or not there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+ASIDE = ".sixfold-aside."  # how names of what is not yet, or no longer, in its place begin
+
+
+def write_text(path: Path, text: str) -> None:
+    """Put a text in the place of `path` in one move."""
+    with Aside(path.parent) as aside:
+        aside.write(path.name, lambda place: place.write_text(text, encoding="utf-8"))
+
+
+class Aside:
+    """Files written beside their places and brought to disk; moved there when all are done, or none."""
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+        self._written: dict[Path, Path] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def write(self, name: str, write: Callable[[Path], Any]) -> None:
+        handle, aside = tempfile.mkstemp(dir=self.directory, prefix=f"{ASIDE}{name}.")
+        os.close(handle)
+        self._written[Path(aside)] = self.directory / name
+        write(Path(aside))
+        sync(Path(aside))
+
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+        try:
+            for aside, place in self._written.items():
+                if failed is None:
+                    aside.chmod(0o666 & ~_umask())
+                    aside.replace(place)
+        finally:
+            for aside in self._written:
+                aside.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_directory(place: Path) -> Iterator[Path]:
+    """A directory to fill, which becomes `place` in one move when all in it is on disk; what was there goes."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(dir=place.parent, prefix=f"{ASIDE}{place.name}."))
+    try:
+        yield aside
+        for path in [*aside.rglob("*"), aside]:
+            sync(path)
+        aside.chmod(0o777 & ~_umask())
+        _put(aside, place)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+def _put(aside: Path, place: Path) -> None:
+    """Rename a directory to its place; what was there goes afterwards, and comes back if this fails."""
+    old = aside.with_name(f"{aside.name}.old")
+    if place.exists():
+        place.rename(old)
+    try:
+        aside.rename(place)
+    except OSError:
+        if old.exists():
+            old.rename(place)
+        raise
+    sync(place.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def remove_directory(place: Path) -> None:
+    """Out of sight in one move, so that nobody ever sees half of it; then bit by bit."""
+    gone = Path(tempfile.mkdtemp(dir=place.parent, prefix=f"{ASIDE}{place.name}."))
+    place.rename(gone)
+    shutil.rmtree(gone)
+
+
+def sweep(directory: Path) -> None:
+    """Remove what writers that were killed left aside. Only for who holds the lock of the directory."""
+    for left in directory.glob(f"{ASIDE}*"):
+        if left.is_dir():
+            shutil.rmtree(left)
+        else:
+            left.unlink()
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the listing of a directory, is on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

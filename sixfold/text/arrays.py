@@ -1,0 +1,151 @@
+"""Tokenised text on disk: rows of ids, one after the other in one file, with the places where rows begin in another.
+
+    train.target.ids       uint16 (uint32 for more than 65,536 words): the ids of all rows
+    train.target.offsets   int64: row i is ids[offsets[i] : offsets[i + 1]]
+
+Both are mapped into memory, so that text larger than memory can be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Group(NamedTuple):
+    """Rows that follow each other and come equally often."""
+
+    rows: int
+    weight: float  # how often each comes in an epoch
+
+
+class Ragged:
+    """Rows of ids of different lengths."""
+
+    def __init__(self, ids: Array, offsets: Array):
+        self.ids, self.offsets = ids, offsets
+        self.lengths: Array = np.diff(offsets)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, row: int) -> Array:
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"there are {len(self)} rows, got {row}")
+        row %= len(self)
+        return self.ids[self.offsets[row] : self.offsets[row + 1]]
+
+    def gather(self, rows: Array) -> tuple[Array, Array]:
+        """The ids of some rows one after the other, and the length of each."""
+        lengths = self.lengths[rows]
+        ends = np.cumsum(lengths)
+        shift = np.repeat(self.offsets[rows] - (ends - lengths), lengths)
+        return self.ids[shift + np.arange(len(shift))], lengths
+
+
+@dataclass(frozen=True)
+class Examples:
+    """What a model trains on or is validated on: pairs, or the windows of a stream in `target`."""
+
+    source: Ragged | None
+    target: Ragged
+    groups: tuple[Group, ...]
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+
+def ragged_from(rows: Sequence[Sequence[int]], words: int = 1 << 16) -> Ragged:
+    """Rows that are in memory already."""
+    offsets = np.cumsum([0, *(len(row) for row in rows)])
+    return Ragged(np.fromiter(chain.from_iterable(rows), id_type(words)), offsets.astype(np.int64))
+
+
+def id_type(words: int) -> np.dtype[Any]:
+    """The smallest type that holds the ids of a vocabulary."""
+    return np.dtype(np.uint16 if words <= 1 << 16 else np.uint32)
+
+
+class Writer:
+    """Writes the rows of one side as they come."""
+
+    def __init__(self, folder: Path, name: str, words: int):
+        self.type = id_type(words)
+        self.rows, self.tokens = 0, 0
+        self._ids = open(folder / f"{name}.ids", "wb")  # noqa: SIM115 (closed by __exit__)
+        self._offsets = open(folder / f"{name}.offsets", "wb")  # noqa: SIM115
+        self._offsets.write(np.zeros(1, np.int64).tobytes())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ids.close()
+        self._offsets.close()
+
+    def write(self, rows: Sequence[Sequence[int]]) -> None:
+        """Each of these is a row."""
+        ends = self.tokens + np.cumsum([len(row) for row in rows], dtype=np.int64)
+        self.stream(rows)
+        self._end_rows(ends)
+
+    def stream(self, stretches: Sequence[Sequence[int]]) -> None:
+        """Ids that follow each other; `cut` says later where rows begin."""
+        ids = np.fromiter(chain.from_iterable(stretches), self.type)
+        ids.tofile(self._ids)
+        self.tokens += len(ids)
+
+    def cut(self, start: int, width: int) -> None:
+        """All since token `start` becomes rows of this width; the last may be shorter."""
+        ends = np.arange(start + width, self.tokens + width, width, dtype=np.int64)
+        self._end_rows(np.minimum(ends, self.tokens))
+
+    def _end_rows(self, ends: Array) -> None:
+        ends.tofile(self._offsets)
+        self.rows += len(ends)
+
+    def described(self) -> dict[str, Any]:
+        """What `open_ragged` needs to know."""
+        return {"rows": self.rows, "tokens": self.tokens, "type": self.type.name}
+
+
+def open_ragged(folder: Path, name: str, described: dict[str, Any]) -> Ragged:
+    """The rows that a `Writer` wrote, if they are still whole."""
+    rows, tokens, kind = described["rows"], described["tokens"], np.dtype(described["type"])
+    ids = _map(folder / f"{name}.ids", kind, tokens)
+    offsets = _map(folder / f"{name}.offsets", np.dtype(np.int64), rows + 1)
+    ragged = Ragged(ids, offsets)
+    if offsets[0] != 0 or offsets[-1] != tokens or ragged.lengths.min(initial=0) < 0:
+        raise ValueError(
+            f"{folder / name}.offsets is damaged: its rows do not follow each other; prepare the data anew"
+        )
+    return ragged
+
+
+def open_examples(folder: Path, part: str, arrays: dict[str, Any]) -> Examples:
+    """One part, from what its writers said of it."""
+    sides = {
+        side: open_ragged(folder, f"{part}.{side}", arrays[side]) for side in ("source", "target") if side in arrays
+    }
+    examples = Examples(sides.get("source"), sides["target"], tuple(Group(*group) for group in arrays["groups"]))
+    rows = {len(side) for side in sides.values()} | {sum(group.rows for group in examples.groups)}
+    if len(rows) > 1:
+        raise ValueError(f"{folder}: the sides of {part} differ in their rows ({rows}); prepare the data anew")
+    return examples
+
+
+def _map(path: Path, kind: np.dtype[Any], count: int) -> Array:
+    size = path.stat().st_size if path.is_file() else None
+    if size != count * kind.itemsize:
+        found = "is missing" if size is None else f"has {size:,} bytes, expected {count * kind.itemsize:,}"
+        raise ValueError(f"{path} {found}: the prepared data are damaged; prepare them anew")
+    if count == 0:
+        return np.zeros(0, kind)
+    return np.asarray(np.memmap(path, kind, "r", shape=(count,)))  # a plain array over the map is faster to index

@@ -1,0 +1,143 @@
+"""From files to examples: all text is checked before anything is written, then tokenised into arrays.
+
+data/index.json          what is here, and of which text and tokenizers it was made
+data/train.source.ids …  the arrays, see `sixfold.text.arrays`
+data/references.jsonl    the validation text as it is, to score against
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sixfold.config import Config, Data
+from sixfold.files import new_directory
+from sixfold.text.arrays import Examples, open_examples
+from sixfold.text.preparation import PARTS, Pairs, Progress, Texts, is_empty
+from sixfold.text.report import Report
+from sixfold.text.sources import Part, pair_sources, text_sources
+from sixfold.text.tokenizer import Tokenizers
+
+FORMAT = "sixfold-data-1"
+INDEX, REFERENCES = "index.json", "references.jsonl"
+
+
+class Reference(NamedTuple):
+    """A text to translate, and the translations that are right."""
+
+    source: str
+    targets: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Text that is ready to train on."""
+
+    tokenizers: Tokenizers
+    train: Examples
+    valid: Examples | None
+    references: list[Reference]  # of the validation text
+    report: Report
+    hashes: dict[str, str]  # file → sha256 of its bytes
+
+
+def prepare(
+    config: Config, folder: Path, tokenizers: Tokenizers | None = None, progress: Progress | None = None
+) -> Prepared:
+    """Check all files, train tokenizers if there are none, and write the tokenised text to `folder` in one move."""
+    pairs = config.model.kind == "encoder_decoder"
+    if config.data.train is None:
+        raise ValueError("there is nothing to train on: give --data.train, or a recipe that says it")
+    preparation = (Pairs if pairs else Texts)(config.data, progress or (lambda *_: None))
+    hashes = data_hashes(config)
+    counts = preparation.check()
+    tokenizers = tokenizers or preparation.train_tokenizers()
+    with new_directory(folder) as aside:
+        index: dict[str, Any] = {"format": FORMAT, "kind": config.model.kind, "arrays": {}}
+        for part in PARTS[:2]:
+            if part in counts:
+                index["arrays"][part], counts[part] = preparation.encode(part, counts[part], tokenizers, aside)
+        found = references(config.data, "valid", config.model.kind)
+        index["references"] = len(found)
+        index["report"] = Report(counts, config.data.max_length if pairs else config.data.context).json()
+        index["hashes"] = hashes
+        index["tokenizers"] = [tokenizer.fingerprint for tokenizer in tokenizers]
+        _write_references(aside / REFERENCES, found)
+        (aside / INDEX).write_text(json.dumps(index, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return open_prepared(folder, tokenizers)
+
+
+def open_prepared(folder: Path, tokenizers: Tokenizers) -> Prepared:
+    """What `prepare` wrote, if it is whole and was made with these tokenizers."""
+    index = _read_index(folder)
+    try:
+        if index["tokenizers"] != [tokenizer.fingerprint for tokenizer in tokenizers]:
+            raise ValueError(f"{folder} was made with other tokenizers; prepare the data anew")
+        parts = {part: open_examples(folder, part, arrays) for part, arrays in index["arrays"].items()}
+        found = _read_references(folder / REFERENCES, index["references"])
+        report, hashes = Report.from_json(index["report"]), dict(index["hashes"])
+        return Prepared(tokenizers, parts["train"], parts.get("valid"), found, report, hashes)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{folder / INDEX} is damaged ({error!r}); prepare the data anew") from None
+
+
+def data_hashes(config: Config) -> dict[str, str]:
+    """The text as it is now: file → sha256 of its bytes."""
+    find = pair_sources if config.model.kind == "encoder_decoder" else text_sources
+    found: dict[str, str] = {}
+    for part in PARTS:
+        for source in find(config.data, part):
+            found.update(source.hashes())
+    return found
+
+
+def references(data: Data, part: Part, kind: str) -> list[Reference]:
+    """The raw text of a part, to score against. Equal sources become one; a language model has none.
+
+    Pairs with an empty side are left out; long ones are not.
+    """
+    if kind != "encoder_decoder":
+        return []
+    found: dict[str, dict[str, None]] = {}
+    for source, target in chain.from_iterable(item.read() for item in pair_sources(data, part)):
+        if not is_empty(source, target):
+            found.setdefault(source, {})[target] = None
+    return [Reference(source, tuple(targets)) for source, targets in found.items()]
+
+
+def _read_index(folder: Path) -> dict[str, Any]:
+    path = folder / INDEX
+    if not path.is_file():
+        raise ValueError(f"{folder} holds no prepared data: it has no {INDEX}")
+    try:
+        index = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged ({error}); prepare the data anew") from None
+    found = index.get("format") if isinstance(index, dict) else type(index).__name__
+    if found != FORMAT:
+        raise ValueError(f"{path} has format {found!r}; this version of sixfold reads {FORMAT!r}")
+    return index
+
+
+def _write_references(path: Path, found: Sequence[Reference]) -> None:
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        for reference in found:
+            file.write(json.dumps(reference._asdict(), ensure_ascii=False) + "\n")
+
+
+def _read_references(path: Path, count: int) -> list[Reference]:
+    found = []
+    try:
+        with open(path, encoding="utf-8", newline="\n") as file:
+            for line in file:
+                record = json.loads(line)
+                found.append(Reference(record["source"], tuple(record["targets"])))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged or missing ({error}); prepare the data anew") from None
+    if len(found) != count:
+        raise ValueError(f"{path} is damaged: it has {len(found):,} lines, expected {count:,}; prepare the data anew")
+    return found

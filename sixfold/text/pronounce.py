@@ -1,0 +1,59 @@
+"""The embedded example: English words and how they are said, from the CMU Pronouncing Dictionary.
+
+    hello    HH AH0 L OW1        a word, and its sounds: a vowel ends in its stress (0 none, 1 first, 2 second)
+    hello    HH EH0 L OW1        a word that can be said in several ways is several examples
+
+Small enough to train on in minutes, real enough to mean something. `tools/make_pronounce.py` makes the table.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import Iterator
+from functools import cache
+from importlib import resources
+
+PARTS = ("train", "valid", "test")
+
+
+def examples(part: str) -> Iterator[tuple[str, str]]:
+    """Words of one part with one pronunciation each, in the order of the alphabet."""
+    if part not in PARTS:
+        raise ValueError(f"there is no part {part!r}; there are {', '.join(PARTS)}")
+    for word, said in _words().items():
+        if part_of(word) == part:
+            for sounds in said:
+                yield word, sounds
+
+
+def pronunciations() -> dict[str, tuple[str, ...]]:
+    """Every word with all its pronunciations, the usual one first."""
+    return dict(_words())
+
+
+def part_of(word: str) -> str:
+    """Where a word belongs: of 100 words, about 93 are for training, 2 for validation and 5 for the test.
+
+    Only the spelling decides, so a word is in one part with all its pronunciations, on every machine and
+    whatever else the table holds. Its relatives ("baker", "baker's") are words of their own.
+    """
+    hundredth = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "big") % 100
+    return "test" if hundredth < 5 else "valid" if hundredth < 7 else "train"
+
+
+def fingerprint() -> str:
+    """The sha256 of the table."""
+    return hashlib.sha256(_table().encode()).hexdigest()
+
+
+@cache
+def _words() -> dict[str, tuple[str, ...]]:
+    rows = (line.split("\t") for line in _table().splitlines())
+    return {word: tuple(said) for word, *said in rows}
+
+
+@cache
+def _table() -> str:
+    packed = resources.files("sixfold.text").joinpath("examples", "pronounce.txt.gz").read_bytes()
+    return gzip.decompress(packed).decode()

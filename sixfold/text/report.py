@@ -1,0 +1,120 @@
+"""What was found in the text before training on it."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from sixfold.text.arrays import Array
+
+_FACTOR, _SLACK = 3, 10
+OUTLIER_RULE = (
+    f"one side more than {_FACTOR} times as long as the other, at the corpus's own ratio, and {_SLACK} tokens more"
+)
+
+
+def count_outliers(source: Array, target: Array) -> int:
+    """Pairs of unlikely lengths: with r = Σ target / Σ source, those with t > 3rs + 10 or rs > 3t + 10."""
+    expected = source * (target.sum() / max(source.sum(), 1))
+    return int(((target > _FACTOR * expected + _SLACK) | (expected > _FACTOR * target + _SLACK)).sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartReport:
+    """Counts of one part. None: does not apply, or was not looked at."""
+
+    lines: int  # pairs, or the lines or documents of a language model
+    documents: int | None = None  # of a language model
+    empty: int = 0  # pairs with an empty side, or empty documents: dropped
+    duplicates: int = 0  # lines that came before in this part
+    in_training: int | None = None  # sources, or lines, that also occur in training
+    over_long: int | None = None  # pairs with too many tokens: dropped
+    rows: int | None = None  # pairs that remain, or windows
+    outliers: int | None = None  # of them, with unlikely lengths
+    source_tokens: int | None = None
+    target_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """Counts of all parts."""
+
+    parts: Mapping[str, PartReport]  # "train", "valid", "test"
+    limit: int  # tokens: data.max_length, or data.context of a language model
+
+    def lines(self) -> list[str]:
+        """For people."""
+        out: list[str] = []
+        for name, part in self.parts.items():
+            describe = _describe_pairs if part.documents is None else _describe_text
+            first, *rest = describe(part, self.limit)
+            out += [f"{name}: {first}", *(f"{' ' * len(name)}  {line}" for line in rest)]
+        return out
+
+    def json(self) -> dict[str, Any]:
+        """For machines; `from_json` reads it."""
+        return {"limit": self.limit, "parts": {name: asdict(part) for name, part in self.parts.items()}}
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> Report:
+        return cls({name: PartReport(**part) for name, part in tree["parts"].items()}, tree["limit"])
+
+
+def _describe_pairs(part: PartReport, limit: int) -> list[str]:
+    first = f"{_count(part.lines, 'pair')}; dropped: {part.empty:,} with an empty side"
+    second = f"kept, but look at them: {_count(part.duplicates, 'duplicate')}"
+    if part.over_long is not None:
+        first += f", {part.over_long:,} of more than {limit:,} tokens"
+    if part.rows is not None:
+        first += f"; left: {part.rows:,} with {part.source_tokens:,} source and {part.target_tokens:,} target tokens"
+    if part.in_training is not None:
+        second += f", {_count(part.in_training, 'source')} that training has too"
+    if part.outliers is not None:
+        second += f", {_count(part.outliers, 'length-ratio outlier')} ({OUTLIER_RULE})"
+    return [first, second]
+
+
+def _describe_text(part: PartReport, limit: int) -> list[str]:
+    assert part.documents is not None
+    first = f"{_count(part.lines, 'line')} in {_count(part.documents, 'document')}"
+    second = f"kept, but look at them: {_count(part.duplicates, 'duplicate line')}"
+    if part.empty:
+        first += f"; dropped: {_count(part.empty, 'empty document')}"
+    if part.rows is not None:
+        first += f"; {_count(part.target_tokens or 0, 'token')} in {_count(part.rows, 'window')} of at most {limit:,}"
+    if part.in_training is not None:
+        second += f", {_count(part.in_training, 'line')} that training has too"
+    return [first, second]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+class Seen:
+    """Remembers what it was given by 64 bits each: 16 MB for two million lines."""
+
+    def __init__(self) -> None:
+        self._hashes = array("q")
+
+    def add(self, item: Hashable) -> None:
+        self._hashes.append(hash(item))
+
+    @property
+    def count(self) -> int:
+        return len(self._hashes)
+
+    def duplicates(self) -> int:
+        """How many had come before."""
+        return self.count - len(np.unique(self._array()))
+
+    def also_in(self, other: Seen) -> int:
+        """How many the other was given, too."""
+        return int(np.isin(self._array(), np.unique(other._array())).sum())
+
+    def _array(self) -> Array:
+        return np.frombuffer(self._hashes, np.int64) if self._hashes else np.zeros(0, np.int64)

@@ -1,0 +1,274 @@
+"""Where the text lies: embedded examples, parallel files, tables, records, plain text. All is read line by line.
+
+A line ends at \\n only: a carriage return before it stays, and U+2028 does not split. The last line may
+lack its \\n. A byte order mark at the start of a file is dropped. A name that ends with .gz is unpacked.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+from sixfold.config import Data, Files
+
+Part = Literal["train", "valid", "test"]
+Pair = tuple[str, str]  # source and target
+Stretch = tuple[str, bool]  # a piece of a document, and whether the document ends with it
+
+_EMBEDDED = "pronounce:"
+_BOM = b"\xef\xbb\xbf"
+_LONGEST_STRETCH = 1 << 16  # characters that a tokenizer gets at once: some texts are a single line of gigabytes
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Source(Generic[T]):
+    """One item of data.train, data.valid or data.test."""
+
+    name: str
+    weight: float  # how often each line comes in an epoch
+    read: Callable[[], Iterator[T]]
+    files: tuple[Path, ...] = ()  # none if it is embedded
+
+    def hashes(self) -> dict[str, str]:
+        """What the text is now: sha256 of each file's bytes."""
+        if self.files:
+            return {str(path): _sha256(path) for path in self.files}
+        from sixfold.text import pronounce
+
+        return {self.name: pronounce.fingerprint()}
+
+
+def pair_sources(data: Data, part: Part) -> list[Source[Pair]]:
+    """The items of one part for a model that reads a source and writes a target. Empty if there is no such part."""
+    return [_pair_source(data, item, f"data.{part}") for item in _items(data, part)]
+
+
+def text_sources(data: Data, part: Part) -> list[Source[Stretch]]:
+    """The same for a language model."""
+    return [_text_source(data, item, f"data.{part}") for item in _items(data, part)]
+
+
+def _items(data: Data, part: Part) -> list[Files]:
+    """One form for all the ways to say it."""
+    corpus = getattr(data, part)
+    if corpus is None:
+        return []
+    items = [Files(path=item) if isinstance(item, str) else item for item in _list(corpus)]
+    if not items:
+        raise ValueError(f"data.{part} is an empty list; leave it out, or name a file")
+    for item in items:
+        if part != "train" and item.weight != 1:
+            raise ValueError(f"data.{part} has weight {item.weight:g}, but only data.train can be weighted")
+        two_files = item.source is not None and item.target is not None and item.path is None
+        one_path = item.path is not None and item.source is None and item.target is None
+        if not two_files and not one_path:
+            given = item.model_dump(exclude_none=True, exclude={"weight"})
+            raise ValueError(f"data.{part}: give {{path: FILE}} or {{source: FILE, target: FILE}}, got {given}")
+    return items
+
+
+def _list(corpus: Any) -> list[Any]:
+    return corpus if isinstance(corpus, list) else [corpus]
+
+
+def _pair_source(data: Data, item: Files, key: str) -> Source[Pair]:
+    if item.path is None:
+        assert item.source is not None
+        assert item.target is not None
+        return _parallel([_existing(key, item.source), _existing(key, item.target)], item.weight)
+    name = item.path
+    if name.startswith(_EMBEDDED):
+        return _embedded(name, item.weight, key)
+    if _is_kind(name, ".tsv"):
+        path = _existing(key, name)
+        read = partial(_read_table, path, data.source or "1", data.target or "2")
+        return Source(name, item.weight, read, (path,))
+    if _is_kind(name, ".jsonl"):
+        path = _existing(key, name)
+        records = partial(_read_records, path, [data.source or "source", data.target or "target"])
+        return Source(name, item.weight, lambda: ((source, target) for source, target in records()), (path,))
+    if data.source is None or data.target is None:
+        raise ValueError(
+            f"{key} is {name!r}, the common beginning of two files: give data.source and data.target, their endings "
+            f"(en and de for {name}.en and {name}.de), or name a .tsv, a .jsonl, or {{source: FILE, target: FILE}}"
+        )
+    halves = [_existing(key, f"{name}.{end}", f"{name}.{end}.gz") for end in (data.source, data.target)]
+    return _parallel(halves, item.weight)
+
+
+def _text_source(data: Data, item: Files, key: str) -> Source[Stretch]:
+    if item.path is None or item.path.startswith(_EMBEDDED):
+        pairs = item.path or f"{{source: {item.source}, target: {item.target}}}"
+        raise ValueError(f"{key} is {pairs}, which is pairs; a language model needs plain text or a .jsonl")
+    path = _existing(key, item.path)
+    if _is_kind(item.path, ".jsonl"):
+        return Source(item.path, item.weight, partial(_read_documents, path, data.target or "text"), (path,))
+    return Source(item.path, item.weight, partial(_read_text, path), (path,))
+
+
+def _embedded(name: str, weight: float, key: str) -> Source[Pair]:
+    part = name.removeprefix(_EMBEDDED)
+    if part not in ("train", "valid", "test"):
+        raise ValueError(f"{key} is {name!r}; there are {', '.join(_EMBEDDED + p for p in ('train', 'valid', 'test'))}")
+    from sixfold.text import pronounce
+
+    return Source(name, weight, partial(pronounce.examples, part))
+
+
+def _parallel(halves: list[Path], weight: float) -> Source[Pair]:
+    source, target = halves
+    return Source(f"{source}, {target}", weight, partial(_read_parallel, source, target), (source, target))
+
+
+def _is_kind(name: str, ending: str) -> bool:
+    return name.removesuffix(".gz").endswith(ending)
+
+
+def _existing(key: str, *names: str) -> Path:
+    """The first of these files that is there."""
+    for name in names:
+        path = Path(name).expanduser()
+        if path.is_file():
+            return path
+    raise ValueError(f"{key}: there is no file {' and no '.join(repr(name) for name in names)}")
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read_lines(path: Path) -> Iterator[str]:
+    """The lines of a file with their ends."""
+    number, raw = 0, b""
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+            for number, raw in enumerate(file, 1):
+                if number == 1:
+                    raw = raw.removeprefix(_BOM)
+                    if not raw:
+                        break
+                yield raw.decode()
+    except UnicodeDecodeError as error:
+        found = f"byte 0x{error.object[error.start]:02x} at column {error.start + 1}"
+        raise ValueError(f"{path}, line {number}: {found} is not UTF-8 ({error.reason}); convert the file") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} is damaged after line {number}: {error}") from None
+    except OSError as error:
+        raise ValueError(f"{path} can't be read: {error.strerror}") from None
+    if not raw:
+        raise ValueError(f"{path} is empty")
+
+
+def _read_parallel(source: Path, target: Path) -> Iterator[Pair]:
+    left, right = _read_lines(source), _read_lines(target)
+    for number, (a, b) in enumerate(zip_longest(left, right)):
+        if a is None or b is None:
+            longer = number + 1 + sum(1 for _ in (right if a is None else left))
+            counts = (number, longer) if a is None else (longer, number)
+            raise ValueError(
+                f"{source} has {counts[0]:,} lines, but {target} has {counts[1]:,}: "
+                f"line for line, one must be the translation of the other"
+            )
+        yield a.removesuffix("\n"), b.removesuffix("\n")
+
+
+def _read_table(path: Path, source: str, target: str) -> Iterator[Pair]:
+    """Columns by number from 1; if one is not a number, both are looked up in the first line, which is a header."""
+    lines = _read_lines(path)
+    first = 1
+    numbers = [int(column) if column.isdecimal() else None for column in (source, target)]
+    if None in numbers:
+        header = next(lines).rstrip("\r\n").split("\t")
+        numbers = [_column(path, name, number, header) for name, number in zip((source, target), numbers, strict=True)]
+        first = 2
+    left, right = (number - 1 for number in numbers if number is not None)
+    if min(left, right) < 0:
+        raise ValueError(f"{path}: columns are counted from 1, got {source} and {target}")
+    line = None
+    for number, line in enumerate(lines, first):
+        cells = line.removesuffix("\n").split("\t")
+        if cells == [""]:
+            yield "", ""
+        elif len(cells) <= max(left, right):
+            raise ValueError(
+                f"{path}, line {number}: there is no column {max(left, right) + 1}, only {len(cells)} "
+                f"(data.source and data.target say which columns to read)"
+            )
+        else:
+            yield cells[left], cells[right]
+    if line is None:
+        raise ValueError(f"{path} is empty but for its first line, the names of the columns")
+
+
+def _column(path: Path, name: str, number: int | None, header: list[str]) -> int:
+    if number is not None:
+        return number
+    if name not in header:
+        raise ValueError(f"{path}, line 1: there is no column named {name!r}; there are {', '.join(header)}")
+    return header.index(name) + 1
+
+
+def _read_records(path: Path, fields: list[str]) -> Iterator[list[str]]:
+    """The texts that these fields hold in each record."""
+    for number, line in enumerate(_read_lines(path), 1):
+        if not line.strip():
+            yield [""] * len(fields)
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}, line {number}: this is not JSON ({error})") from None
+        yield [_field(record, field, f"{path}, line {number}") for field in fields]
+
+
+def _field(record: Any, field: str, where: str) -> str:
+    if not isinstance(record, dict):
+        raise ValueError(f'{where}: expected an object such as {{"{field}": "…"}}, got {type(record).__name__}')
+    if field not in record:
+        names = ", ".join(record) or "none"
+        raise ValueError(f"{where}: there is no field {field!r}; there are {names} (see data.source, data.target)")
+    text = record[field]
+    if not isinstance(text, str):
+        raise ValueError(f"{where}: field {field!r} must hold a text, got {type(text).__name__}")
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError(f"{where}: field {field!r} has half of a surrogate pair, which is no character")
+    return text
+
+
+def _read_documents(path: Path, field: str) -> Iterator[Stretch]:
+    """Each record is a document."""
+    for (text,) in _read_records(path, [field]):
+        for stretch in _stretches(text):
+            yield stretch, False
+        yield "", True
+
+
+def _read_text(path: Path) -> Iterator[Stretch]:
+    """The file is one document; its lines keep their ends."""
+    for line in _read_lines(path):
+        for stretch in _stretches(line):
+            yield stretch, False
+    yield "", True
+
+
+def _stretches(text: str) -> Iterator[str]:
+    """A text, cut before a space where it is very long."""
+    start = 0
+    while len(text) - start > _LONGEST_STRETCH:
+        end = start + _LONGEST_STRETCH
+        cut = text.rfind(" ", start + 1, end)
+        end = end if cut < 0 else cut
+        yield text[start:end]
+        start = end
+    yield text[start:]

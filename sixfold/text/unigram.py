@@ -1,0 +1,241 @@
+"""Which parts of words make text most likely: the vocabulary of a unigram tokenizer (arXiv:1804.10959).
+
+Each piece x has a probability p(x), and a word can be cut into pieces in many ways, each as probable as the product
+of its pieces. We begin with all frequent parts of words and repeat
+
+    E    count(x): how often is x expected, over all ways to cut each word?
+    M    log p(x) = ψ(count(x)) − ψ(sum of counts)        ψ, the digamma function, takes most from what is rare
+    cut  leave out a quarter: where count(x) · (log p(x) − log p(x cut otherwise)), which the text loses, is least
+
+until few enough are left. The library `tokenizers` has a trainer for this, but its result changes from one run to the
+next, as it sums in the order of a randomly seeded table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Ints = NDArray[np.signedinteger]
+Floats = NDArray[np.float64]
+Truths = NDArray[np.bool_]
+
+_LONGEST_PIECE = 16  # bytes
+_LONGEST_WORD = 16  # characters; longer words are cut, for training
+_MOST_LETTERS = 2_000_000  # bytes of all different words together; rare words beyond that are left out
+_SEEDS_PER_PIECE, _FEWEST_SEEDS = 16, 50_000
+_SHRINK, _ROUNDS = 0.75, 2
+_EXPECTED, _LEAST = 0.5, 0.1  # a piece expected less often goes; a byte that stays counts so much at least
+_BYTES = 256  # pieces 0 to 255 are the single bytes, which stay whatever happens
+
+
+def train_unigram(words: Mapping[bytes, int], size: int) -> dict[bytes, float]:
+    """Words, the most frequent first, with their counts → at most `size` pieces with log p, the 256 bytes first."""
+    lattice, pieces, counts = _seed(_short(words), max(_SEEDS_PER_PIECE * size, _FEWEST_SEEDS))
+    inside = _inside(pieces)
+    while True:
+        for _ in range(_ROUNDS):
+            scores = _log_probability(counts)
+            counts = np.maximum(lattice.expected(scores), _LEAST)
+        scores = _log_probability(counts)
+        if len(pieces) <= size:
+            break
+        losses = counts * (scores - inside.best(scores))
+        kept = _best(losses, max(size, _BYTES + int((len(pieces) - _BYTES) * _SHRINK)))
+        kept[_BYTES:] &= counts[_BYTES:] >= _EXPECTED
+        pieces, counts = _select(pieces, kept), counts[kept]
+        lattice, inside = lattice.with_pieces(kept), inside.with_pieces(kept).with_words(kept)
+    return dict(zip(pieces, scores.round(6).tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """All ways to cut all words. A node is a place before, between or behind letters; a piece an edge between two.
+
+    node      0   1   2   3  |  4   5   6
+    letter      c   a   t    |    a   t          "at" is an edge from 1 to 3, and one from 4 to 6
+
+    Edges are sorted by how many letters of the word are before their end, so that a loop over that number is one
+    over all words at once.
+    """
+
+    nodes: int
+    first: Ints  # the node before each word
+    last: Ints  # the node behind it
+    counts: Floats  # how often the word occurs
+    start: Ints  # of each edge, a node
+    end: Ints
+    piece: Ints
+    depth: Ints  # of each edge: letters of the word before its end
+
+    @classmethod
+    def of(cls, lengths: Ints, counts: Floats, start: Ints, end: Ints, piece: Ints) -> Lattice:
+        behind = np.cumsum(lengths + 1)
+        first = behind - lengths - 1
+        depth = end - np.repeat(first, lengths + 1)[end]
+        order = np.lexsort((end, depth))
+        edges = (np.ascontiguousarray(edge[order], dtype=np.int32) for edge in (start, end, piece, depth))
+        return cls(int(behind[-1]), first, behind - 1, counts, *edges)
+
+    def with_pieces(self, kept: Truths) -> Lattice:
+        """Only these pieces, numbered anew."""
+        here, number = kept[self.piece], np.cumsum(kept, dtype=np.int32) - 1
+        start, end, depth = self.start[here], self.end[here], self.depth[here]
+        return replace(self, start=start, end=end, depth=depth, piece=number[self.piece[here]])
+
+    def with_words(self, kept: Truths) -> Lattice:
+        """Only these words. The edges of the others stay, and do no harm."""
+        return replace(self, last=self.last[kept], counts=self.counts[kept])
+
+    def best(self, scores: Floats) -> Floats:
+        """The score of the best way to cut each word; −∞ if there is none."""
+        return self._forward(scores, np.maximum.reduceat)[self.last]
+
+    def expected(self, scores: Floats) -> Floats:
+        """How often each piece occurs, over all ways to cut all words, by their probability.
+
+        A way that ends at a node took the edge to it with the probability of all ways along that edge among all
+        ways to the node; so from the ends of the words we go backwards.
+        """
+        alpha = self._forward(scores, _log_sum_exp)
+        visits = np.zeros(len(alpha))
+        visits[self.last] = self.counts
+        along = np.empty(len(self.piece))
+        for row in reversed([*self._rows()]):
+            start, end = self.start[row], self.end[row]
+            along[row] = visits[end] * np.exp(alpha[start] + scores[self.piece[row]] - alpha[end])
+            np.add.at(visits, start, along[row])
+        return _sums(self.piece, along, len(scores))
+
+    def _forward(self, scores: Floats, join: Callable[[Floats, Ints], Floats]) -> Floats:
+        """For each node all ways to it from the start of its word, joined."""
+        alpha = np.full(self.nodes, -np.inf)
+        alpha[self.first] = 0
+        for row in self._rows():
+            end = self.end[row]
+            groups = np.flatnonzero(np.diff(end, prepend=-1))  # edges to the same node stand together
+            alpha[end[groups]] = join(alpha[self.start[row]] + scores[self.piece[row]], groups)
+        return alpha
+
+    def _rows(self) -> Iterator[slice]:
+        """The edges of each depth."""
+        most = int(self.depth[-1]) if len(self.depth) else 0
+        bounds = np.searchsorted(self.depth, np.arange(1, most + 2))
+        return (slice(int(a), int(b)) for a, b in pairwise(bounds) if a < b)
+
+
+def _sums(index: Ints, values: Floats, size: int = 0) -> Floats:
+    """The sum of the values at each index."""
+    return np.bincount(index, values, minlength=size).astype(np.float64, copy=False)
+
+
+def _log_sum_exp(x: Floats, groups: Ints) -> Floats:
+    most = np.maximum.reduceat(x, groups)
+    sizes = np.diff(groups, append=len(x))
+    return most + np.log(np.add.reduceat(np.exp(x - np.repeat(most, sizes)), groups))
+
+
+def _log_probability(counts: Floats) -> Floats:
+    logs: Floats = torch.digamma(torch.from_numpy(np.append(counts, counts.sum()))).numpy()
+    return logs[:-1] - logs[-1]
+
+
+def _best(values: Floats, number: int) -> Truths:
+    """Which pieces to keep: the bytes, and the best others; of equals, the first."""
+    kept = np.arange(len(values)) < _BYTES
+    kept[_BYTES + np.argsort(-values[_BYTES:], kind="stable")[: number - _BYTES]] = True
+    return kept
+
+
+def _select(pieces: Sequence[bytes], kept: Truths) -> list[bytes]:
+    return [piece for piece, keep in zip(pieces, kept, strict=True) if keep]
+
+
+def _short(words: Mapping[bytes, int]) -> dict[bytes, int]:
+    """The words with the long ones cut, as far as there is room."""
+    short: dict[bytes, int] = {}
+    room = _MOST_LETTERS
+    for word, count in words.items():
+        letters = word.decode()
+        for place in range(0, len(letters), _LONGEST_WORD):
+            part = letters[place : place + _LONGEST_WORD].encode()
+            room -= 0 if part in short else len(part)
+            short[part] = short.get(part, 0) + count
+        if room <= 0:
+            break
+    return short
+
+
+def _inside(pieces: Sequence[bytes]) -> Lattice:
+    """A lattice whose words are the pieces, with all ways to cut them but the one not to."""
+    number = {piece: i for i, piece in enumerate(pieces)}
+    lengths = np.array([len(piece) for piece in pieces])
+    edges, first = [], 0
+    for piece in pieces:
+        size = len(piece)
+        for start in range(size):
+            for end in range(start + 1, size + (start > 0)):
+                if (part := number.get(piece[start:end])) is not None:
+                    edges.append((first + start, first + end, part))
+        first += size + 1
+    return Lattice.of(lengths, np.ones(len(pieces)), *np.array(edges, dtype=np.int64).reshape(-1, 3).T)
+
+
+def _seed(words: Mapping[bytes, int], most: int) -> tuple[Lattice, list[bytes], Floats]:
+    """The bytes, and the frequent parts of words that begin and end with whole characters."""
+    lengths, counts = np.array([len(word) for word in words]), np.array([*words.values()], dtype=np.float64)
+    text = np.frombuffer(b"".join(word + b" " for word in words), dtype=np.uint8)
+    places = [*_repeated(text, lengths, np.repeat(counts, lengths + 1))]
+    gains = np.concatenate([np.zeros(0)] + [length * part.counts for length, part in enumerate(places[1:], 2)])
+    chosen = np.zeros(len(gains), dtype=bool)
+    chosen[np.argsort(-gains, kind="stable")[: most - _BYTES]] = True
+    chosen &= gains > 0
+    number = np.where(chosen, np.cumsum(chosen, dtype=np.int32) - 1 + _BYTES, -1).astype(np.int32)
+    pieces, edges, seen = [bytes([byte]) for byte in range(_BYTES)], [], 0
+    for length, part in enumerate(places, 1):
+        ids = np.arange(_BYTES, dtype=np.int32) if length == 1 else number[seen : seen + len(part.counts)]
+        seen += 0 if length == 1 else len(part.counts)
+        piece = ids[part.rank]
+        start = part.start[piece >= 0]
+        edges.append(np.stack([start, start + length, piece[piece >= 0]]))
+        if length > 1:
+            pieces += [text[i : i + length].tobytes() for i in part.example[ids >= 0]]
+    weights = np.maximum(np.concatenate([places[0].counts, gains[chosen]]), _LEAST)
+    return Lattice.of(lengths, counts, *np.concatenate(edges, axis=1)), pieces, weights
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """All parts of words of one length that occur twice or more: where they are, and which."""
+
+    start: Ints
+    rank: Ints  # which part begins there: its place among all different ones, sorted
+    counts: Floats  # of each different one; 0 where it is not made of whole characters
+    example: Ints  # one place of each
+
+
+def _repeated(text: NDArray[np.uint8], lengths: Ints, weight: Floats) -> Iterator[_Parts]:
+    """The bytes, then the repeated parts of 2 letters, 3, 4, …: each a part one shorter with a letter behind it."""
+    behind = np.repeat(np.cumsum(lengths + 1) - 1, lengths + 1)  # the node behind the word of each node
+    whole = (text & 0xC0) != 0x80  # in UTF-8, where a character begins, or a word is over
+    start: Ints = np.flatnonzero(np.arange(len(text)) < behind).astype(np.int32)
+    rank: Ints = text[start].astype(np.int32)
+    yield _Parts(start, rank, _sums(rank, weight[start], _BYTES), np.zeros(_BYTES, dtype=np.int64))
+    start, rank = start[whole[start]], rank[whole[start]]
+    for length in range(2, _LONGEST_PIECE + 1):
+        long = start + length <= behind[start]
+        start, rank = start[long], rank[long]
+        _, rank = np.unique(rank * np.int64(256) + text[start + length - 1], return_inverse=True)
+        often = (_sums(rank, weight[start]) > 1)[rank]
+        start, rank = start[often], np.unique(rank[often], return_inverse=True)[1].astype(np.int32)
+        if not len(start):
+            return
+        counts = _sums(rank, weight[start])
+        example = np.zeros(len(counts), dtype=np.int64)
+        example[rank] = start
+        yield _Parts(start, rank, np.where(whole[example + length], counts, 0.0), example)
