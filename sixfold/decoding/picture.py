@@ -1,0 +1,66 @@
+"""A picture of attention for a terminal: a row for each target piece, a column for each source piece.
+
+       d o g
+     D ██
+    AO   ▒▒░░
+     G     ██
+
+Shades are block characters, so that it works without colour and can be pasted anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SHADES = " ░▒▓█"
+CELL = 2  # characters of a column: about as wide as a line is high, and room for wide letters
+
+
+def picture(weights_Ln: Tensor, rows: Sequence[str], columns: Sequence[str], width: int = 80) -> str:
+    """Draw weights from 0 to 1. Columns that do not fit into `width` go on in another picture below."""
+    if tuple(weights_Ln.shape) != (len(rows), len(columns)):
+        raise ValueError(
+            f"{len(rows)} rows and {len(columns)} columns need weights of that shape, got {tuple(weights_Ln.shape)}"
+        )
+    labels = [readable(row) for row in rows]
+    margin = max(map(cell_len, labels), default=0) + 1
+    fit = max((width - margin) // CELL, 1)
+    pictures = []
+    for start in range(0, len(columns), fit):
+        heads = [readable(column) for column in columns[start : start + fit]]
+        lines = [" " * margin + line for line in _downwards(heads)]
+        for label, line in zip(labels, weights_Ln[:, start : start + fit].tolist(), strict=True):
+            lines.append(_fill(label, margin - 1, right=True) + " " + "".join(shade(weight) * CELL for weight in line))
+        pictures.append("\n".join(line.rstrip() for line in lines))
+    return "\n\n".join(pictures)
+
+
+def shade(weight: float) -> str:
+    """One of five steps; what is not a number, or outside 0 to 1, is the nearest that can be drawn."""
+    share = min(max(weight, 0.0), 1.0) if weight == weight else 0.0
+    return SHADES[round(share * (len(SHADES) - 1))]
+
+
+def readable(piece: str) -> str:
+    """A piece with spaces visible, and with escapes for whatever would move the cursor or hide."""
+    shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in piece.replace(" ", "▁"))
+    return "".join(shown)
+
+
+def _downwards(heads: Sequence[str]) -> Iterator[str]:
+    """The columns' names, written from top to bottom so that they end above their columns."""
+    height = max(map(len, heads), default=0)
+    for letters in zip(*(head.rjust(height) for head in heads), strict=True):
+        yield "".join(_fill(letter, CELL) for letter in letters)
+
+
+def _fill(text: str, width: int, right: bool = False) -> str:
+    """Add spaces up to a width in terminal cells: some letters take two, some none."""
+    spaces = " " * max(width - cell_len(text), 0)
+    return spaces + text if right else text + spaces

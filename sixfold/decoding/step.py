@@ -1,0 +1,99 @@
+"""The one thing a search needs: from the newest tokens of each row to scores of all next words.
+
+    step(ids, state) → Step(scores, log_z, state, attention)        log p(word) = scores[word] − log_z
+
+A search knows this and nothing of the model. A state belongs to rows, from which it can choose with
+`select`; a step uses up the state it was given, and hands on the next one. `ModelStep` makes a step of
+a model; in a test, a table of probabilities will do.
+
+Letters: B rows, L new tokens, V words, S sentences, n source length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from sixfold.call import PAD
+from sixfold.decoding.cache import Cache
+from sixfold.models import Model
+from sixfold.tap import Tap
+from sixfold.transformer import SoftmaxHead
+
+
+class State(Protocol):
+    """What a step remembers of each row."""
+
+    def select(self, rows: Tensor) -> Self:
+        """The state of these rows."""
+
+
+class Step(NamedTuple):
+    """What is known after reading the newest tokens."""
+
+    scores: Tensor  # (B, V): of every word that may come next
+    log_z: Tensor  # (B,): what to subtract, for log-probabilities
+    state: Any  # a State, for the next step
+    attention: Tensor | None = None  # (B, n): where in the source the newest token looked, if asked for
+
+
+class StepFunction(Protocol):
+    def __call__(self, ids: Tensor, state: Any) -> Step: ...
+
+
+class ModelStep:
+    """The step of an encoder-decoder, or of a decoder alone.
+
+    `ids` (B, L) are the tokens that are new in each row; rows of different length are padded at the
+    left, so that the newest stands last. With `watch="decoder.3.cross"`, each step says where this
+    part looked, as the mean over its heads.
+    """
+
+    def __init__(self, model: Model, watch: str | None = None):
+        if model.kind not in ("encoder_decoder", "decoder_only"):
+            raise ValueError(f"an {model.kind} model writes no text")
+        if watch is not None and watch not in model.attentions:
+            raise ValueError(f"there is no attention {watch!r} to watch; there are {', '.join(model.attentions)}")
+        self.model: Any = model
+        self.watch = watch
+        self.device = next(model.parameters()).device
+
+    def begin(self, sources: Sequence[Sequence[int]]) -> Cache:
+        """The state before the first step, for an encoder-decoder: it has read the sources."""
+        return Cache(self.model.encode(padded(sources, self.device)))
+
+    def begin_empty(self, rows: int) -> Cache:
+        """The state before the first step, for a decoder alone. It reads its prompts in that step."""
+        return Cache(rows=rows, device=self.device)
+
+    def __call__(self, ids: Tensor, state: Cache) -> Step:
+        tap = None if self.watch is None else Tap(self.watch)
+        x = self.model.decode(ids, cache=state, tap=tap)[:, -1]
+        scores, log_z = next_words(self.model, x)
+        attention = None if tap is None or self.watch is None else tap[self.watch][:, :, -1].mean(1)
+        return Step(scores, log_z, state, attention)
+
+
+def next_words(model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
+    """States (B, D) → scores (B, V) and the logarithm of their normaliser (B,).
+
+    A plain softmax need not be normalised to be searched. Other heads have no logits, but only
+    log-probabilities, whose normaliser is 1.
+    """
+    if type(model.head) is not SoftmaxHead:
+        log_probs = model.log_probs(x)
+        return log_probs, log_probs.new_zeros(log_probs.shape[0])
+    logits = model._table["output"].logits(x)  # type: ignore[operator]
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return logits, logits.logsumexp(-1)
+
+
+def padded(rows: Sequence[Sequence[int]], device: torch.device, side: str = "right") -> Tensor:
+    """Rows of ids → (B, L), filled up with PAD at one side."""
+    length = max(map(len, rows))
+    fill = [[PAD] * (length - len(row)) for row in rows]
+    lines = [[*row, *pad] if side == "right" else [*pad, *row] for row, pad in zip(rows, fill, strict=True)]
+    return torch.tensor(lines, dtype=torch.long, device=device)
