@@ -1,0 +1,46 @@
+"""TensorBoard, for those who have installed it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+_KINDS = ("train", "valid")
+
+
+class Board:
+    """Hands the numbers of records to TensorBoard; without it, does nothing."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._writer: SummaryWriter | None = None
+        self._tried = False
+
+    def line(self, record: Mapping[str, Any]) -> None:
+        if record["kind"] not in _KINDS:
+            return
+        if not self._tried:
+            self._tried, self._writer = True, _writer(self._folder, record["step"])
+        if self._writer is None:
+            return
+        for name, value in record.items():
+            if isinstance(value, int | float) and not isinstance(value, bool) and name != "step":
+                self._writer.add_scalar(f"{name}/{record['kind']}", value, record["step"])
+        self._writer.flush()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _writer(folder: Path, step: int) -> SummaryWriter | None:
+    """A writer whose first step is this one: what an interrupted run wrote from there on is purged."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(folder, purge_step=step)

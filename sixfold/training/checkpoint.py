@@ -1,0 +1,160 @@
+"""Checkpoints: one directory `training/step-N/` with everything a run needs to go on as if nothing had happened.
+
+    model.safetensors       the weights that are being trained
+    optimizer.safetensors   what the optimiser remembers, under "PARAMETER/FIELD"
+    average.safetensors     averaged weights, where they are asked for
+    random.safetensors      every random generator, of every process
+    state.json              the rest, and a hash of each file above
+
+A checkpoint is written aside, brought to disk and renamed once: there is no half of one. On reading, the
+hashes tell whether the disk kept it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from sixfold.files import new_directory, remove_directory
+
+FORMAT = "sixfold-checkpoint-1"
+Tensors = Mapping[str, Tensor]
+
+
+class DamagedError(ValueError):
+    """A checkpoint that can't be used."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One that was found on disk, whole."""
+
+    path: Path
+    state: Mapping[str, Any]
+
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        return safetensors.torch.load_file(self.path / f"{name}.safetensors")
+
+    def has(self, name: str) -> bool:
+        return f"{name}.safetensors" in self.state["files"]
+
+    @property
+    def step(self) -> int:
+        return self.state["step"]
+
+
+def write(place: Path, state: Mapping[str, Any], tensors: Mapping[str, Tensors]) -> None:
+    """Write a checkpoint: `state` must be JSON and name its step; each group of tensors becomes a file."""
+    with new_directory(place) as aside:
+        for name, group in tensors.items():
+            own = {key: tensor.detach().cpu().contiguous() for key, tensor in group.items()}
+            safetensors.torch.save_file(own, aside / f"{name}.safetensors")
+        files = {path.name: _hash(path) for path in sorted(aside.iterdir())}
+        text = json.dumps({"format": FORMAT, **state, "files": files}, indent=2, allow_nan=False)
+        (aside / "state.json").write_text(text + "\n", encoding="utf-8")
+
+
+def read(place: Path) -> Checkpoint:
+    """The checkpoint in a directory, or DamagedError with the reason."""
+    try:
+        state = read_state(place)
+        for name, expected in state["files"].items():
+            if _hash(place / name) != expected:
+                raise DamagedError(f"{place / name} is not as it was written")
+    except (OSError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(f"{place} is damaged: {error}") from None
+    return Checkpoint(place, state)
+
+
+def read_state(place: Path) -> dict[str, Any]:
+    """What `state.json` says, or DamagedError."""
+    try:
+        state = json.loads((place / "state.json").read_text(encoding="utf-8"))
+        if state["format"] != FORMAT:
+            raise DamagedError(f"{place} has format {state['format']!r}; this version of sixfold reads {FORMAT!r}")
+    except (OSError, json.JSONDecodeError, KeyError, TypeError) as error:
+        raise DamagedError(f"{place} is damaged: {error}") from None
+    return state
+
+
+def places(folder: Path) -> list[Path]:
+    """The checkpoints of a run, the last first."""
+    found = {path: path.name.removeprefix("step-") for path in folder.glob("step-*")}
+    return sorted((p for p, number in found.items() if number.isdecimal()), key=lambda p: -int(found[p]))
+
+
+def latest(folder: Path) -> Iterator[Checkpoint | DamagedError]:
+    """From the last back: what is damaged, and finally one that is whole."""
+    for place in places(folder):
+        try:
+            yield read(place)
+            return
+        except DamagedError as damage:
+            yield damage
+
+
+def states(folder: Path) -> Iterator[dict[str, Any]]:
+    """What each checkpoint says of itself, the last first; damaged ones have nothing to say."""
+    for place in places(folder):
+        with suppress(DamagedError):
+            yield read_state(place)
+
+
+def prune(folder: Path, keep: Iterable[int]) -> None:
+    """Delete all checkpoints but those of these steps."""
+    wanted = {f"step-{step}" for step in keep}
+    for place in places(folder):
+        if place.name not in wanted:
+            remove_directory(place)
+
+
+def optimizer_tensors(model: nn.Module, optimizers: Iterable[Optimizer]) -> dict[str, Tensor]:
+    """What optimisers remember of each parameter, under "PARAMETER/FIELD"."""
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    tensors = {}
+    for optimizer in optimizers:
+        for parameter, fields in optimizer.state.items():
+            for field, value in fields.items():
+                assert isinstance(value, Tensor), f"{type(optimizer).__name__} remembers {field} as {type(value)}"
+                tensors[f"{names[parameter]}/{field}"] = value
+    return tensors
+
+
+def load_optimizers(model: nn.Module, optimizers: Iterable[Optimizer], tensors: Tensors) -> None:
+    """Let optimisers remember just that."""
+    parameters = dict(model.named_parameters())
+    owner = {p: optimizer for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    for optimizer in optimizers:
+        optimizer.state.clear()
+    for key, tensor in tensors.items():
+        name, _, field = key.rpartition("/")
+        parameter = parameters[name]
+        like = tensor.to(parameter.device) if field != "step" or _step_on_device(owner[parameter]) else tensor
+        owner[parameter].state[parameter][field] = like.clone()
+
+
+def _step_on_device(optimizer: Optimizer) -> bool:
+    """Fused and capturable optimisers keep their step counts beside the parameters."""
+    return any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
+
+
+def load_weights(model: nn.Module, tensors: Tensors) -> None:
+    """Copy weights into a model, in place: whoever holds its parameters still does."""
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            tensor.copy_(tensors[name])
+
+
+def _hash(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

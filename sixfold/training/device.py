@@ -1,0 +1,59 @@
+"""Where a model computes, how exactly, and from which random numbers."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def choose_device(name: str, local: int = 0) -> torch.device:
+    """What a name says; "auto" is a GPU if there is one, else Apple's, else the CPU. `local` counts GPUs."""
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        name = next(kind for kind, found in there.items() if found)
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"there is no device {name!r}; say auto, cpu, cuda or mps") from None
+    if not there.get(device.type, False):
+        raise ValueError(f"this machine has no {name}; say --training.device auto")
+    return torch.device("cuda", local) if device.type == "cuda" and device.index is None else device
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    """bfloat16 where it is asked for, or where it pays: on GPUs that have it."""
+    pays = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    if precision == "bfloat16" or (precision == "auto" and pays):
+        return torch.autocast(device.type, torch.bfloat16)
+    return nullcontext()
+
+
+def generators(device: torch.device) -> Tensor:
+    """The state of the random generators that a model on this device draws from, as bytes."""
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    elif device.type == "mps":
+        states.append(torch.mps.get_rng_state())
+    return torch.cat(states)
+
+
+def set_generators(states: Tensor, device: torch.device) -> None:
+    own = len(torch.get_rng_state())
+    torch.set_rng_state(states[:own])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states[own:], device)
+    elif device.type == "mps":
+        torch.mps.set_rng_state(states[own:])
+
+
+def be_deterministic(yes: bool) -> None:
+    """Whether the same step gives the same bits every time (on one machine, with one number of threads)."""
+    torch.use_deterministic_algorithms(yes)
+    # This would cost time, and we read only what we wrote.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    if yes:
+        torch.backends.cudnn.benchmark = False

@@ -1,0 +1,296 @@
+"""What a person sees of a run. Everything goes to stderr.
+
+On a terminal two lines that live, and validations and events as lasting lines above them:
+
+    step 1,000  valid  loss 0.412  perplexity 1.510  pronunciation 34.1  best so far
+    1,234/20,000 ━━━━━━━──────────────────────────────── ETA 0:12:34
+    loss 0.456  perplexity 1.578  rate 9.8e-04  4,321 tokens/s  padding 1.2%
+
+Elsewhere plain lines, one for each record of the log.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol, Self, TextIO, cast
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from sixfold.terminal import printable
+
+Record = Mapping[str, Any]
+_BETWEEN_DRAWINGS = 0.3  # seconds: a drawing takes about a millisecond, a step often no more than thirty
+_BETWEEN_LINES = 10.0  # of progress, where they stay
+_CELLS = 40  # of the bar
+_MEMORY = 0.98  # of the running means, for each step
+_SHOWN_ELSEWHERE = ("kind", "step", "best", "reason")
+
+
+class Display:
+    """What the loop tells of itself, shown as suits the place where `stream` goes."""
+
+    def __init__(self, stream: TextIO | None = None):
+        stream = sys.stderr if stream is None else stream
+        self._screen = _screen(cast("TextIO", _Lasting(stream)))
+        self._pace = Pace()
+        self._next = 0.0  # no drawing before
+        self._last: Record | None = None  # record of training, where only the living lines show it
+        self._told: dict[str, float] = {}  # when progress of what was last told in a lasting line
+
+    def begin(self, step: int, steps: int) -> None:
+        """Training begins after `step` of `steps`."""
+        self._pace.begin(step, steps)
+
+    def step(
+        self, step: int, steps: int, loss: float, rate: float, tokens: float, seconds: float, padding: float
+    ) -> None:
+        """A step is done. This must cost next to nothing."""
+        self._pace.add(step, steps, loss, tokens, seconds)
+        if self._screen.alive and time.monotonic() >= self._next:
+            self._draw(
+                f"{bar(step, steps)} ETA {clock(self._pace.left())}\n"
+                f"{numbers(self._pace.loss, rate, self._pace.speed, padding)}"
+            )
+
+    def line(self, record: Record) -> None:
+        """A record was written to the log."""
+        if record["kind"] == "train" and self._screen.alive:
+            self._last = record
+            return
+        if record["kind"] == "stopped":
+            self._keep_last()
+        self.say(sentence(record, self._pace))
+
+    def say(self, text: str) -> None:
+        """Words for a person, which stay."""
+        self._screen.lasting(printable(text))
+
+    def progress(self, what: str, done: int, total: int | None) -> None:
+        """How far some work before training is."""
+        now, whole = time.monotonic(), total is not None and done >= total
+        if self._screen.alive:
+            if whole:
+                self._screen.close()
+            elif now >= self._next:
+                self._draw(f"{printable(what)}  {bar(done, total)}")
+        elif whole or now - self._told.setdefault(what, now) >= _BETWEEN_LINES:
+            self._told[what] = now
+            self.say(f"{what}: {_of(done, total)}")
+
+    def close(self) -> None:
+        """Leave the terminal as it was, with the last numbers on it."""
+        self._screen.close()
+        self._keep_last()
+
+    def _keep_last(self) -> None:
+        if self._last is not None:
+            self.say(sentence(self._last, self._pace))
+            self._last = None
+
+    def _draw(self, text: str) -> None:
+        self._screen.living(text)
+        self._next = time.monotonic() + _BETWEEN_DRAWINGS
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Quiet(Display):
+    """Shows nothing: for all processes but the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._screen = Nowhere()
+
+
+class Screen(Protocol):
+    """Where lines go."""
+
+    alive: bool  # whether lines can change in place
+
+    def lasting(self, text: str) -> None:
+        """A line that stays."""
+
+    def living(self, text: str) -> None:
+        """Lines in the place of those drawn before."""
+
+    def close(self) -> None:
+        """Take away what was drawn."""
+
+
+class Nowhere:
+    """Shows nothing."""
+
+    alive = False
+
+    def lasting(self, text: str) -> None:
+        pass
+
+    def living(self, text: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Paper:
+    """A file, a pipe, the journal of a server: what is written stays, and has no control codes."""
+
+    alive = False
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def lasting(self, text: str) -> None:
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def living(self, text: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Terminal:
+    """Lines that change in place at the foot, and lasting ones above them."""
+
+    alive = True
+
+    def __init__(self, console: Console):
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
+
+    def lasting(self, text: str) -> None:
+        self._console.print(Text(text), soft_wrap=True)
+
+    def living(self, text: str) -> None:
+        self._live.start()
+        self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+def _screen(stream: TextIO) -> Screen:
+    console = Console(file=stream, markup=False, highlight=False, emoji=False)
+    return Terminal(console) if stream.isatty() and not console.is_dumb_terminal else Paper(stream)
+
+
+class Pace:
+    """Running means over the last steps, and when the end is to be expected."""
+
+    def __init__(self) -> None:
+        self.steps = self._from = self._at = 0
+        self._began = time.monotonic()
+        self._loss = self._scored = self._tokens = self._seconds = 0.0
+
+    def begin(self, step: int, steps: int) -> None:
+        self.steps, self._from, self._at, self._began = steps, step, step, time.monotonic()
+
+    def add(self, step: int, steps: int, loss: float, tokens: float, seconds: float) -> None:
+        self._at, self.steps = step, steps
+        self._tokens = self._tokens * _MEMORY + tokens
+        self._seconds = self._seconds * _MEMORY + seconds
+        if math.isfinite(loss):
+            self._loss = self._loss * _MEMORY + loss * tokens
+            self._scored = self._scored * _MEMORY + tokens
+
+    @property
+    def loss(self) -> float:
+        return self._loss / self._scored if self._scored else math.nan
+
+    @property
+    def speed(self) -> float:
+        """Target tokens per second of training."""
+        return self._tokens / self._seconds if self._seconds else 0.0
+
+    def left(self) -> float | None:
+        """Seconds to the last step, if all goes on as in this process so far, validations included."""
+        done = self._at - self._from
+        return (time.monotonic() - self._began) / done * max(self.steps - self._at, 0) if done > 0 else None
+
+
+class _Lasting(io.TextIOBase):
+    """A stream that goes quiet when nobody listens any more: a run does not end because a pipe did."""
+
+    def __init__(self, stream: TextIO):
+        self._stream, self._gone = stream, False
+
+    def write(self, text: str) -> int:
+        if not self._gone:
+            try:
+                self._stream.write(text)
+            except (OSError, ValueError):
+                self._gone = True
+        return len(text)
+
+    def flush(self) -> None:
+        if not self._gone:
+            try:
+                self._stream.flush()
+            except (OSError, ValueError):
+                self._gone = True
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._stream.encoding or "utf-8"
+
+
+def sentence(record: Record, pace: Pace) -> str:
+    """A record of the log as a line for people."""
+    step, kind = f"step {record['step']:,}", str(record["kind"])
+    if kind == "train":
+        of = f"/{pace.steps:,}" if pace.steps else ""
+        rest = numbers(record["loss"], record["learning_rate"], pace.speed, record["padding"])
+        return f"{step}{of}  epoch {record['epoch']}  {rest}  ETA {clock(pace.left())}"
+    named = "  ".join(f"{k} {number(v)}" for k, v in record.items() if k not in _SHOWN_ELSEWHERE)
+    reason = f": {record['reason']}" if record.get("reason") else ""
+    best = "best so far" if record.get("best") is True else ""
+    return "  ".join(part for part in (step, f"{kind}{reason}", named, best) if part)
+
+
+def numbers(loss: float | str, rate: float, speed: float, padding: float) -> str:
+    loss = float(loss)  # the log holds "NaN" as a string
+    perplexity = f"{math.exp(loss):,.3f}" if loss < 20 else "—"
+    return f"loss {loss:.3f}  perplexity {perplexity}  rate {rate:.1e}  {speed:,.0f} tokens/s  padding {padding:.1%}"
+
+
+def number(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, float):
+        return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return f"{value:.3f}" if 0.1 <= abs(value) < 10 else f"{value:.4g}"
+
+
+def clock(seconds: float | None) -> str:
+    """3723 → 1:02:03"""
+    if seconds is None:
+        return "?"
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+
+
+def bar(done: int, total: int | None) -> str:
+    if not total:
+        return _of(done, total)
+    filled = min(_CELLS, _CELLS * done // total)
+    return f"{_of(done, total)} {'━' * filled}{'─' * (_CELLS - filled)}"
+
+
+def _of(done: int, total: int | None) -> str:
+    return f"{done:,}/{total:,}" if total else f"{done:,}"

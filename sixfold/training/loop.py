@@ -1,0 +1,306 @@
+"""The training loop: what happens in a run, in the order in which it happens."""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from sixfold import store
+from sixfold.call import PAD
+from sixfold.config import Config
+from sixfold.models import Batch, build
+from sixfold.run import Run
+from sixfold.text.batches import Batches
+from sixfold.text.corpus import Prepared
+from sixfold.training import checkpoint
+from sixfold.training.average import make_average
+from sixfold.training.device import autocast, generators, set_generators
+from sixfold.training.guard import Guard, Verdict
+from sixfold.training.optimizer import make_optimizers
+from sixfold.training.processes import Processes, whole, whole_tensors
+from sixfold.training.records import Log
+from sixfold.training.schedule import rate
+from sixfold.training.signals import Signals
+from sixfold.training.validation import Validation
+
+if TYPE_CHECKING:
+    from sixfold.training.display import Display
+
+
+@dataclass
+class Progress:
+    """What changes in the course of a run, besides tensors and the place in the data."""
+
+    step: int = 0
+    tokens: int = 0  # scored target tokens so far
+    validated: int = 0  # the last step that was validated
+    best: float | None = None  # of the metric
+    best_step: int = 0
+    waited: int = 0  # validations since then
+    # Since the last line of the log:
+    loss: float = 0.0
+    scored: float = 0.0
+    padding: list[float] = field(default_factory=list)
+
+
+class Reason(NamedTuple):
+    """Why a run stops."""
+
+    text: str
+    asked: bool = False  # by a signal: there is more to do
+
+
+class Trainer:
+    """Trains the model of one run, on one of its processes."""
+
+    def __init__(self, run: Run, config: Config, prepared: Prepared, processes: Processes, display: Display):
+        self.run, self.config, self.processes, self.display = run, config, processes, display
+        training = config.training
+        assert training.steps is not None, "minutes must have been turned into steps"
+        self.steps = training.steps
+        made = config.sizes_with(prepared.tokenizers), config.model.modifications, config.model.kind
+        self.model = build(*made, seed=training.seed).to(processes.device)
+        self.candidate = build(*made, device="meta").to_empty(device=processes.device).eval()
+        if training.compile:
+            self.model.compile()
+        self.callable = processes.wrap(self.model, training.parallel)
+        self.optimizers = make_optimizers(self.model, training)
+        pieces = processes.size * training.accumulate
+        self.mine = processes.mine(pieces)
+        self.batches = Batches(
+            prepared.train,
+            config.model.kind,
+            batch_tokens=training.batch_tokens,
+            seed=training.seed,
+            pieces=pieces,
+            vocab=len(prepared.tokenizers.target),
+        )
+        self.average = make_average(training, run, processes)
+        self.validation = Validation(config, prepared, processes)
+        self.guard, self.progress = Guard(), Progress()
+        self.saved = False  # whether there is a checkpoint of all this
+        self.log, self.signals = Log(run, display, active=processes.first), Signals()
+        torch.manual_seed(training.seed * 1_000_003 + processes.rank)  # dropout differs between processes
+
+    def train(self) -> Reason:
+        """Go on until there is a reason to stop. → the reason"""
+        self.model.train()
+        self.display.begin(self.progress.step, self.steps)
+        with self.signals:
+            while True:
+                if self.validation_is_due():
+                    self.validate()
+                reason = self.reason_to_stop()
+                if not self.saved and (reason or self.checkpoint_is_due()):
+                    self.save()
+                if reason:
+                    self.log.event(self.progress.step, "stopped", reason=reason.text)
+                    return reason
+                self.step()
+
+    def step(self) -> None:
+        """One optimiser step: all micro-batches, their gradients as of one batch, and what the guard says of them."""
+        started, self.saved = time.perf_counter(), False
+        batches = [batch.to(self.processes.device) for batch in self.batches.next(self.mine)]
+        scored = float(sum(int((batch.targets != PAD).sum()) for batch in batches))
+        scored, asked = self.processes.sum(scored, float(self.signals.asked))
+        self.signals.asked = asked > 0
+        loss = self.backward(batches, scored)
+        norm = self.clip()
+        self.progress.step += 1
+        self.learn(loss, norm)
+        self.progress.tokens += int(scored)
+        self.record(loss, norm, scored, time.perf_counter() - started)
+
+    def backward(self, batches: list[Batch], scored: float) -> float:
+        """Gradients of the loss per token of the whole step. → that loss, without smoothing and auxiliaries"""
+        training, total = self.config.training, 0.0
+        for number, batch in enumerate(batches, 1):
+            together = self.processes.gradients(self.callable, last=number == len(batches))
+            with together, autocast(self.processes.device, training.precision):
+                losses = self.callable(batch, training.label_smoothing, training.recompute)
+                # What each process has is averaged over processes, and we want the sum.
+                share = self.processes.size / scored
+                ((losses.sum + losses.auxiliary * losses.tokens) * share).backward()
+            total += float(losses.plain)
+        return self.processes.sum(total)[0] / scored
+
+    def clip(self) -> float:
+        """Scale the gradient down to the norm allowed. → the norm it had"""
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.training.clip or math.inf)
+        return float(whole(norm))
+
+    def learn(self, loss: float, norm: float) -> None:
+        """Let the optimiser act, unless the guard objects."""
+        step, verdict = self.progress.step, self.guard.judge(loss, norm)
+        if verdict is Verdict.GO:
+            self.set_rate()
+            for optimizer in self.optimizers:
+                optimizer.step()
+            self.model.after_step(step, self.steps)
+            self.average.update(self.model)
+        else:
+            self.log.event(step, verdict.value, reason=self.guard.reason, loss=loss, gradient=norm)
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        if verdict in (Verdict.ROLL_BACK, Verdict.STOP):  # what is left behind should be a good state, too
+            self.roll_back()
+
+    def set_rate(self) -> None:
+        base = self.rate()
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = base * group["factor"]
+
+    def rate(self) -> float:
+        return rate(self.config.training, self.progress.step, self.steps) * self.guard.rate
+
+    def record(self, loss: float, norm: float, scored: float, seconds: float) -> None:
+        """A line of the log, every so many steps; the display hears of each step."""
+        progress = self.progress
+        if math.isfinite(loss):
+            progress.loss += loss * scored
+            progress.scored += scored
+        progress.padding.append(self.batches.padding)
+        self.display.step(progress.step, self.steps, loss, self.rate(), scored, seconds, self.batches.padding)
+        if progress.step % self.config.training.log_every == 0 or progress.step == self.steps:
+            mean = progress.loss / max(progress.scored, 1)
+            self.log.write(
+                "train",
+                progress.step,
+                epoch=self.batches.epoch,
+                loss=mean,
+                perplexity=math.exp(min(mean, 700.0)),
+                learning_rate=self.rate(),
+                gradient=norm,
+                tokens=progress.tokens,
+                padding=sum(progress.padding) / len(progress.padding),
+                seconds=self.log.seconds(),
+            )
+            progress.loss, progress.scored, progress.padding = 0.0, 0.0, []
+
+    def validation_is_due(self) -> bool:
+        step = self.progress.step
+        planned = step % self.config.training.validate_every == 0 or step == self.steps
+        return step > 0 and planned and self.progress.validated != step and self.validation.possible
+
+    def validate(self) -> None:
+        """Score the weights as they are, or their average, on text that is not trained on."""
+        self.load_candidate()
+        scores = self.validation.score(self.candidate, self.signals)
+        if scores is None:  # somebody asked to stop, and cannot wait: it is done on resuming
+            return
+        self.saved = False
+        progress, value = self.progress, scores[self.validation.metric]
+        progress.validated = progress.step
+        better = self.validation.is_better(value, progress.best)
+        if better:
+            progress.best, progress.best_step, progress.waited = value, progress.step, 0
+        else:
+            progress.waited += 1
+        self.log.write("valid", progress.step, best=better, **scores)
+
+    def reason_to_stop(self) -> Reason | None:
+        progress, patience = self.progress, self.config.training.patience
+        if self.guard.gave_up:
+            return Reason(self.guard.gave_up)
+        if progress.step >= self.steps:
+            return Reason(f"all {self.steps:,} steps are done")
+        if patience is not None and progress.waited >= patience:
+            return Reason(f"no better {self.validation.metric} in {patience} validations")
+        if self.signals.asked:
+            return Reason(f"{self.signals.name or 'a signal'} asked to stop", asked=True)
+        return None
+
+    def checkpoint_is_due(self) -> bool:
+        step, training = self.progress.step, self.config.training
+        return step % training.checkpoint_every == 0 or (self.validation.possible and self.progress.validated == step)
+
+    def save(self) -> None:
+        """Write everything down; then the model that is best so far, which can be made again from it."""
+        step, training = self.progress.step, self.config.training
+        grid = step % training.checkpoint_every == 0
+        self.load_candidate()
+        random = self.processes.gather_tensors(generators(self.processes.device))
+        tensors = {
+            "model": whole_tensors(self.model.state_dict()),
+            "optimizer": whole_tensors(checkpoint.optimizer_tensors(self.model, self.optimizers)),
+            "random": {str(rank): state for rank, state in enumerate(random)},
+            **self.average.saved(self.candidate),
+        }
+        if self.processes.first:
+            checkpoint.write(self.run.training / f"step-{step}", {**self.state(), "grid": grid}, tensors)
+        self.saved = True
+        self.derive()
+        if self.processes.first:
+            recent = [int(p.name.removeprefix("step-")) for p in checkpoint.places(self.run.training)]
+            keep = {
+                *recent[: training.keep],
+                self.progress.best_step,
+                *self.average.needs(recent),
+                *self.good_steps()[:1],
+            }
+            checkpoint.prune(self.run.training, keep)
+        self.processes.wait()
+
+    def state(self) -> dict[str, Any]:
+        """All that is not a tensor."""
+        return {
+            "step": self.progress.step,
+            "progress": asdict(self.progress),
+            "batches": self.batches.state(),
+            "guard": self.guard.state(),
+            "healthy": self.guard.healthy,
+            "log": self.log.size(),
+            "processes": self.processes.size,
+            "threads": torch.get_num_threads(),
+        }
+
+    def derive(self) -> None:
+        """The run's own model is the best one; without validation, the last."""
+        if self.processes.first and (not self.validation.possible or self.progress.best_step == self.progress.step):
+            store.save(self.candidate, self.run.directory, overwrite=True)
+
+    def load_candidate(self) -> None:
+        """Give the copy that is validated and handed out the weights of now, averaged if that is wished."""
+        weights = whole_tensors(self.model.state_dict())
+        checkpoint.load_weights(self.candidate, self.average.weights(weights, self.progress.step))
+
+    def restore(self, saved: checkpoint.Checkpoint, new_data: bool = False) -> None:
+        """Go on from a checkpoint, bit for bit; with new data, from the beginning of another epoch."""
+        state = saved.state
+        self.load_tensors(saved)
+        self.progress = Progress(**state["progress"])
+        place = state["batches"]
+        self.batches.load_state({"epoch": place["epoch"] + 1, "index": 0} if new_data else place)
+        self.guard.load_state(state["guard"])
+        self.log.cut(state["log"])
+        if state["processes"] == self.processes.size:
+            set_generators(saved.tensors("random")[str(self.processes.rank)], self.processes.device)
+        else:
+            torch.manual_seed(self.config.training.seed * 1_000_003 + state["step"] * 997 + self.processes.rank)
+        self.saved = True
+        self.load_candidate()
+        self.derive()
+
+    def roll_back(self) -> None:
+        """Weights and optimiser as they were at the last good checkpoint; the data go on."""
+        for step in self.good_steps():
+            with suppress(checkpoint.DamagedError):
+                self.load_tensors(checkpoint.read(self.run.training / f"step-{step}"))
+                return
+
+    def good_steps(self) -> list[int]:
+        """The steps that this run may go back to, the last first."""
+        states = checkpoint.states(self.run.training)
+        return [s["step"] for s in states if s["grid"] and s["healthy"] and s["step"] <= self.progress.step]
+
+    def load_tensors(self, saved: checkpoint.Checkpoint) -> None:
+        checkpoint.load_weights(self.model, saved.tensors("model"))
+        checkpoint.load_optimizers(self.model, self.optimizers, saved.tensors("optimizer"))
+        self.average.load(saved)

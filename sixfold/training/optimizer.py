@@ -1,0 +1,110 @@
+"""Optimisers over the groups of a model: which parameters decay, and how fast each group learns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from sixfold.config import Training
+from sixfold.models import Model
+from sixfold.spec import Group
+
+Groups = list[dict[str, Any]]  # what torch.optim calls param_groups
+
+
+def make_optimizers(model: Model, training: Training) -> list[Optimizer]:
+    """The optimiser that `training` asks for; with muon there are two.
+
+    Each of their groups has a "factor": whoever sets the learning rate gives it `factor` times the schedule's.
+    """
+    groups = model.groups()
+    _check(model, groups)
+    return _MAKERS[training.optimizer](model, groups, training)
+
+
+def adamw(model: Model, groups: list[Group], training: Training) -> list[Optimizer]:
+    return [_adamw(_param_groups(groups, training), training)]
+
+
+def adafactor(model: Model, groups: list[Group], training: Training) -> list[Optimizer]:
+    """Remembers a row and a column in the place of each matrix.
+
+    Its learning rate is relative, a share of the root mean square of the parameter (of 0.001 at least) by
+    which it moves in a step: 1e-2 is usual.
+    """
+    if any(isinstance(p, DTensor) for p in model.parameters()):
+        raise ValueError("torch's Adafactor does not work on shards; take training.optimizer adamw or parallel ddp")
+    return [torch.optim.Adafactor(_param_groups(groups, training))]
+
+
+def sgd(model: Model, groups: list[Group], training: Training) -> list[Optimizer]:
+    return [torch.optim.SGD(_param_groups(groups, training), momentum=0.9, nesterov=True)]
+
+
+def muon(model: Model, groups: list[Group], training: Training) -> list[Optimizer]:
+    """Muon for the matrices of linear layers, AdamW for all the rest.
+
+    Muon makes each matrix's step orthogonal: all its directions move equally far. That is right for a matrix
+    that maps vectors, and wrong for a table whose rows are looked up one by one (words, positions, values of
+    a memory). Its steps are scaled to the root mean square of AdamW's, about 0.2 of the learning rate, so
+    that one learning rate serves both.
+    """
+    if not hasattr(torch.optim, "Muon"):
+        raise ValueError(f"torch {torch.__version__} has no Muon; take training.optimizer adamw, or a newer torch")
+    linear = {id(part.weight) for part in model.modules() if isinstance(part, nn.Linear)}
+    matrices = {id(p) for group in groups for p in group.parameters if group.decay and id(p) in linear}
+    optimizers: list[Optimizer] = []
+    if inside := _param_groups(_where(groups, lambda p: id(p) in matrices), training):
+        optimizers.append(torch.optim.Muon(inside, adjust_lr_fn="match_rms_adamw"))
+    if outside := _param_groups(_where(groups, lambda p: id(p) not in matrices), training):
+        optimizers.append(_adamw(outside, training))
+    return optimizers
+
+
+_MAKERS: dict[str, Callable[[Model, list[Group], Training], list[Optimizer]]] = {
+    maker.__name__: maker for maker in (adamw, adafactor, sgd, muon)
+}
+
+
+def _adamw(groups: Groups, training: Training) -> Optimizer:
+    try:
+        return torch.optim.AdamW(groups, betas=training.betas, fused=True)
+    except RuntimeError:  # a device for which torch has no fused one
+        return torch.optim.AdamW(groups, betas=training.betas)
+
+
+def _param_groups(groups: Iterable[Group], training: Training) -> Groups:
+    return [
+        {
+            "params": group.parameters,
+            "lr": training.learning_rate * group.rate,
+            "factor": group.rate,
+            "weight_decay": training.weight_decay if group.decay else 0.0,
+        }
+        for group in groups
+        if group.parameters
+    ]
+
+
+def _where(groups: Iterable[Group], fits: Callable[[nn.Parameter], bool]) -> list[Group]:
+    """The groups, with only those of their parameters that fit."""
+    return [replace(group, parameters=[p for p in group.parameters if fits(p)]) for group in groups]
+
+
+def _check(model: Model, groups: Iterable[Group]) -> None:
+    """Each parameter in one group: one in none would never learn, and nobody would notice."""
+    names = {id(p): name for name, p in model.named_parameters()}
+    listed = Counter(id(p) for group in groups for p in group.parameters)
+    for parameter, name in names.items():
+        if listed[parameter] != 1:
+            raise ValueError(
+                f"{name} is in {listed[parameter]} of the model's groups; a modification's `groups` must have "
+                f"each parameter once"
+            )

@@ -1,0 +1,162 @@
+"""All that knows of ranks. `torchrun` starts the processes; alone, a process is a group of one.
+
+Everything the loop asks of the group is here: who writes, what a sum over all is, how a model's gradients
+come together. What is said between processes is numbers and bytes; nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from sixfold.models import Model
+from sixfold.training.device import choose_device
+
+T = TypeVar("T")
+_PATIENCE = datetime.timedelta(hours=12)  # one process may prepare a large corpus while the others wait
+
+
+class Processes:
+    """The processes that train one model, seen from one of them."""
+
+    def __init__(self, rank: int = 0, size: int = 1, device: torch.device | None = None):
+        self.rank, self.size = rank, size
+        self.device = device or torch.device("cpu")
+
+    @property
+    def first(self) -> bool:
+        """Whether this one writes and speaks for all."""
+        return self.rank == 0
+
+    def wrap(self, model: Model, parallel: str) -> nn.Module:
+        """The model as it is to be called, so that gradients are those of all processes."""
+        if self.size == 1:
+            return model
+        if parallel == "fsdp":
+            return _shard(model)
+        devices = [self.device] if self.device.type == "cuda" else None
+        # Experts that got no token, for one, have no gradient.
+        return DistributedDataParallel(model, device_ids=devices, find_unused_parameters=True)
+
+    def mine(self, pieces: int) -> range:
+        """Which pieces of a step are this process's."""
+        return range(self.rank, pieces, self.size)
+
+    def gradients(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
+        """Gradients meet once a step, after its last micro-batch."""
+        if isinstance(model, DistributedDataParallel) and not last:
+            return model.no_sync()
+        if isinstance(model, FSDPModule):
+            model.set_requires_gradient_sync(last)
+        return nullcontext()
+
+    def sum(self, *numbers: float) -> list[float]:
+        """The sum of each number over all processes: exact, and the same everywhere."""
+        if self.size == 1:
+            return list(numbers)
+        total = torch.tensor(numbers, dtype=torch.float64, device=self._talk)
+        dist.all_reduce(total)
+        return total.tolist()
+
+    def any(self, yes: bool) -> bool:
+        return self.sum(float(yes))[0] > 0
+
+    def agree(self, value: Any) -> Any:
+        """What the first process says (JSON), everywhere."""
+        return self.gather(value)[0]
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each process says (JSON), in order of rank."""
+        if self.size == 1:
+            return [value]
+        said = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        return [json.loads(bytes(t.tolist())) for t in self.gather_tensors(said)]
+
+    def gather_tensors(self, tensor: Tensor) -> list[Tensor]:
+        """Each process's tensor of one dimension, however long, in order of rank."""
+        if self.size == 1:
+            return [tensor]
+        lengths = [int(n) for n in self._all(torch.tensor([len(tensor)]))]
+        padded = torch.zeros(max(lengths), dtype=tensor.dtype)
+        padded[: len(tensor)] = tensor
+        return [t[:n].cpu() for t, n in zip(self._all(padded), lengths, strict=True)]
+
+    def _all(self, tensor: Tensor) -> list[Tensor]:
+        tensor = tensor.to(self._talk)
+        everybody = [torch.empty_like(tensor) for _ in range(self.size)]
+        dist.all_gather(everybody, tensor)
+        return everybody
+
+    def wait(self) -> None:
+        """Until everybody is here."""
+        self.sum(0.0)
+
+    @property
+    def _talk(self) -> torch.device:
+        """Where tensors must be to be sent."""
+        return self.device if self.device.type == "cuda" else torch.device("cpu")
+
+
+@contextmanager
+def together(device: str) -> Iterator[Processes]:
+    """Join the processes that torchrun started, if it did."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield Processes(device=choose_device(device))
+        return
+    rank, local = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
+    chosen = choose_device(device, local)
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=_PATIENCE)
+    try:
+        yield Processes(rank, size, chosen)
+    finally:
+        dist.destroy_process_group()
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor of which each process may hold a part, in full. All processes must ask."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def whole_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: whole(tensor) for name, tensor in tensors.items()}
+
+
+def _shard(model: Model) -> nn.Module:
+    """Each process keeps a part of every layer, and of the rest (tables, head) as one group.
+
+    A layer that is applied many times is one module, and is sharded once.
+    """
+    for layer in _layers(model):
+        fully_shard(layer)
+    fully_shard(model)
+    return model
+
+
+def _layers(model: Model) -> list[nn.Module]:
+    """The layers of all stacks, each once."""
+    lists = (part.layers for part in model.modules() if isinstance(getattr(part, "layers", None), nn.ModuleList))
+    return [layer for layers in lists for layer in cast("nn.ModuleList", layers)]
+
+
+def share(items: Sequence[T], processes: Processes) -> Sequence[T]:
+    """Every size-th item, beginning with this process's rank."""
+    return items[processes.rank :: processes.size]
+
+
+def is_first() -> bool:
+    """Whether this is the process that speaks for all, before and after they are together."""
+    return int(os.environ.get("RANK", "0")) == 0

@@ -1,0 +1,75 @@
+"""The learning rate as a function of the step. Nothing is remembered: a resumed run has the same rates.
+
+w warm-up steps, then what each curve says. Steps count from 1; where a rate falls to 0, it would be 0 at the
+step after the last, so that the last one still learns.
+
+    inverse_sqrt          cosine                linear                warmup_stable_decay
+       /\\                    /‾‾\\                 /\\                    /‾‾‾‾‾‾‾‾‾‾‾\\
+      /   `-._              /    \\               /   `.                /             \\
+     /        `--..__      /      `._           /       `.            /               \\
+    /                     /          `--       /           `.        /                 \\
+       w                     w                    w                     w          last 20 %
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from sixfold.config import Training
+
+_DECAY = 0.2  # share of the steps in which a stable rate comes down
+
+
+def rate(training: Training, step: int, steps: int) -> float:
+    """The learning rate of a step out of 1 … steps; `training.learning_rate` is its peak."""
+    return training.learning_rate * _SHAPES[training.schedule](step, max(training.warmup_steps, 1), steps)
+
+
+def inverse_sqrt(step: int, warmup: int, steps: int) -> float:
+    """min(s/w, √(w/s)).
+
+    "Attention Is All You Need" has d^−½ · min(s^−½, s · w^−3/2): the same, with a peak of (d·w)^−½.
+    """
+    return min(step / warmup, math.sqrt(warmup / step))
+
+
+def cosine(step: int, warmup: int, steps: int) -> float:
+    """Down to 0 along half a cosine."""
+    return min(step / warmup, (1 - math.cos(math.pi * _left(step, warmup, steps))) / 2)
+
+
+def linear(step: int, warmup: int, steps: int) -> float:
+    """Down to 0 along a line."""
+    return min(step / warmup, _left(step, warmup, steps))
+
+
+def constant(step: int, warmup: int, steps: int) -> float:
+    """At the peak from warm-up to the end."""
+    return min(step / warmup, 1.0)
+
+
+def warmup_stable_decay(step: int, warmup: int, steps: int) -> float:
+    """At the peak, and in the last fifth of the steps down to 0 along a line.
+
+        rate │  ┌─────────────────────┐
+             │ ╱                       ╲
+             │╱                         ╲
+             └──┬─────────────────────┬──┬─ step
+                w                 0.8·steps steps
+
+    A run can be made longer from any checkpoint of the plain: up to there the rates don't depend on `steps`.
+    """
+    return min(step / warmup, _left(step, steps - round(_DECAY * steps), steps))
+
+
+def _left(step: int, start: int, steps: int) -> float:
+    """1 until `start`, then evenly less, and 0 after the last step."""
+    if step <= start:
+        return 1.0
+    return max(steps + 1 - step, 0) / (steps + 1 - start)
+
+
+_SHAPES: dict[str, Callable[[int, int, int], float]] = {
+    shape.__name__: shape for shape in (inverse_sqrt, cosine, linear, constant, warmup_stable_decay)
+}

@@ -1,0 +1,182 @@
+"""Nothing is ever lost: a run that was killed, interrupted or damaged goes on as if nothing had happened."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sixfold.run import Run
+from sixfold.training import checkpoint
+from sixfold.training.display import Quiet
+from sixfold.training.loop import Trainer
+from sixfold.training.start import resume, train
+from tests.training import tiny
+
+ROOT = Path(__file__).parents[2]
+# Waiting threads sleep: two threads in each of several processes would spin each other to a standstill.
+CALM = {**os.environ, "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "PYTHONPATH": str(ROOT)}
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return tiny.corpus(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "modifications",
+    [[], ["switch:experts=4,every=2"], ["shaw"], ["product_keys:keys=8,nearest=4,heads=2,d_key=8"]],
+    ids=lambda m: m[0].partition(":")[0] if m else "vanilla",
+)
+def test_a_run_killed_at_any_moment_ends_as_one_left_alone(tmp_path, modifications):
+    command = [sys.executable, "-m", "tests.training.killing", str(tmp_path), *modifications]
+    done = subprocess.run(command, env=CALM, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("average", [None, 3, 0.9])
+@pytest.mark.parametrize("stop_at", [1, 5, 6, 8])
+def test_an_interrupted_run_ends_as_one_left_alone(corpus, monkeypatch, average, stop_at):
+    config = tiny.config(corpus, training__average=average)
+    whole, broken = Run(corpus / "whole"), Run(corpus / "broken")
+    train(config, whole.directory, display=Quiet())
+    step = Trainer.step
+
+    def interrupted(trainer):
+        step(trainer)
+        if trainer.progress.step == stop_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Trainer, "step", interrupted)
+    outcome = train(config, broken.directory, display=Quiet())
+    assert outcome.signal == signal.SIGTERM
+    assert not outcome.finished
+    monkeypatch.setattr(Trainer, "step", step)
+    assert resume(broken.directory, display=Quiet()).finished
+    mine, theirs = tiny.bytes_of(broken), tiny.bytes_of(whole)
+    assert mine["model.safetensors"] == theirs["model.safetensors"]
+    last = {name for name in theirs if "step-12" in name}
+    assert len(last) >= 3
+    assert all(mine[name] == theirs[name] for name in last)
+    without = [record for record in tiny.log_without_times(broken) if "asked to stop" not in str(record)]
+    assert without == tiny.log_without_times(whole)
+
+
+def test_a_truncated_checkpoint_is_reported_and_the_one_before_used(corpus, capsys):
+    run = Run(corpus / "run")
+    train(tiny.config(corpus), run.directory, display=Quiet())
+    before = tiny.bytes_of(run)
+    weights = run.training / "step-12" / "model.safetensors"
+    os.truncate(weights, weights.stat().st_size - 1)
+    resume(run.directory)
+    assert "step-12" in capsys.readouterr().err
+    assert tiny.bytes_of(run) == before
+
+
+def test_a_full_disk_is_reported_and_nothing_half_is_left(corpus, monkeypatch):
+    run, config = Run(corpus / "run"), tiny.config(corpus)
+    save = checkpoint.safetensors.torch.save_file
+    saved = []
+
+    def full(tensors, path, *rest):
+        saved.append(path)
+        if len(saved) > 8:
+            raise OSError(28, "No space left on device", str(path))
+        save(tensors, path, *rest)
+
+    monkeypatch.setattr(checkpoint.safetensors.torch, "save_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        train(config, run.directory, display=Quiet())
+    assert not list(run.training.glob(".*"))
+    monkeypatch.setattr(checkpoint.safetensors.torch, "save_file", save)
+    resume(run.directory, display=Quiet())
+    whole = Run(corpus / "whole")
+    train(config, whole.directory, display=Quiet())
+    assert tiny.bytes_of(run)["model.safetensors"] == tiny.bytes_of(whole)["model.safetensors"]
+
+
+def test_only_steps_patience_and_display_may_change(corpus):
+    run = Run(corpus / "run")
+    train(tiny.config(corpus), run.directory, display=Quiet())
+    with pytest.raises(ValueError, match="learning_rate"):
+        resume(run.directory, {"training.learning_rate": "1"}, display=Quiet())
+    assert resume(run.directory, {"training.steps": "14"}, display=Quiet()).reason == "all 14 steps are done"
+    assert Run(run.directory).read_config().training.steps == 14
+
+
+def test_changed_data_are_an_error_unless_allowed(corpus):
+    run = Run(corpus / "run")
+    train(tiny.config(corpus), run.directory, display=Quiet())
+    with open(corpus / "train.w", "a") as words, open(corpus / "train.r", "a") as letters:
+        words.write("abcd\n")
+        letters.write("d c b a\n")
+    more = {"training.steps": "16"}
+    with pytest.raises(ValueError, match="train"):
+        resume(run.directory, more, display=Quiet())
+    resume(run.directory, more, allow_changed_data=True, display=Quiet())
+    assert json.loads((run.data / "index.json").read_text())["report"]["parts"]["train"]["lines"] == 61
+
+
+def test_an_existing_run_is_not_overwritten_unasked(corpus):
+    run, config = Run(corpus / "run"), tiny.config(corpus)
+    train(config, run.directory, display=Quiet())
+    before = tiny.bytes_of(run)
+    with pytest.raises(ValueError, match="--overwrite"):
+        train(config, run.directory, display=Quiet())
+    assert tiny.bytes_of(run) == before
+    train(tiny.config(corpus, training__seed=2), run.directory, overwrite=True, display=Quiet())
+    assert tiny.bytes_of(run) != before
+
+
+def test_a_second_writer_is_refused_and_a_crash_frees_the_lock(corpus):
+    run, config = Run(corpus / "run"), tiny.config(corpus)
+    train(config, run.directory, display=Quiet())
+    holder = (
+        "import sys, time\nfrom sixfold.run import Run\n"
+        "with Run(sys.argv[1]).locked():\n    print('held', flush=True)\n    time.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", holder, str(run.directory)], stdout=subprocess.PIPE, text=True, env=CALM
+    ) as process:
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(ValueError, match=str(process.pid)):
+            resume(run.directory, display=Quiet())
+        process.kill()
+        process.wait()
+    resume(run.directory, display=Quiet())
+
+
+def test_bad_data_leave_nothing_behind(corpus):
+    (corpus / "train.r").write_text("a b\n")
+    with pytest.raises(ValueError, match="60"):
+        train(tiny.config(corpus), corpus / "run", display=Quiet())
+    assert not (corpus / "run").exists()
+
+
+def test_minutes_become_steps_and_are_written_down(corpus):
+    run = Run(corpus / "run")
+    config = tiny.config(corpus)
+    training = config.training.model_copy(update={"steps": None, "minutes": 0.005})
+    started = time.monotonic()
+    train(config.model_copy(update={"training": training}), run.directory, display=Quiet())
+    resolved = run.read_config().training
+    assert resolved.minutes is None
+    assert resolved.steps == max(r["step"] for r in run.records())
+    assert time.monotonic() - started < 60
+
+
+def test_from_takes_weights_and_tokenizer_and_names_sizes_that_differ(corpus):
+    old, new = Run(corpus / "old"), Run(corpus / "new")
+    train(tiny.config(corpus), old.directory, display=Quiet())
+    train(tiny.config(corpus, training__steps=1), new.directory, start_from=old.directory, display=Quiet())
+    first = next(r for r in new.records() if r["kind"] == "train")
+    assert first["loss"] < next(r for r in old.records() if r["kind"] == "train")["loss"]
+    assert (old.directory / "source.tokenizer.json").read_bytes() == (
+        new.directory / "source.tokenizer.json"
+    ).read_bytes()
+    with pytest.raises(ValueError, match="d_ff is 32, here 64"):
+        train(tiny.config(corpus, model__d_ff=64), corpus / "other", start_from=old.directory, display=Quiet())
