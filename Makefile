@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: demo test lint docs clean
 
 demo: .venv/ready
-	$(BIN)/python examples/reverse.py
+	$(BIN)/python -m sixfold.demo
 
 test: lint
 	$(BIN)/pytest

@@ -6,7 +6,7 @@ A choice of E, one more than there are experts, means nowhere: padding, and what
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -30,15 +30,23 @@ class Plan:
     capacity: float
     group: int
     balance: float
+    decoder_capacity: float | None = None  # if it is another
 
     def __post_init__(self) -> None:
         for option in ("experts", "every", "d_expert", "group"):
             if getattr(self, option) < 1:
                 raise ValueError(f"{self.name}: {option} must be at least 1, got {getattr(self, option)}")
-        if not self.capacity > 0:
-            raise ValueError(f"{self.name}: capacity must be more than 0, got {self.capacity}")
+        for option in ("capacity", "decoder_capacity"):
+            value = getattr(self, option)
+            if value is not None and not value > 0:
+                raise ValueError(f"{self.name}: {option} must be more than 0, got {value}")
         if not self.balance >= 0:
             raise ValueError(f"{self.name}: balance must be at least 0, got {self.balance}")
+
+    def at(self, place: Place) -> Plan:
+        """The plan of one place."""
+        other = self.decoder_capacity if place.stack == "decoder" else None
+        return self if other is None else replace(self, capacity=other)
 
 
 def in_every(spec: Spec, place: Place, *, part: Part, plan: Plan) -> nn.Module:

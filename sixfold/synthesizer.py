@@ -49,12 +49,24 @@ class Factorized(nn.Module):
 
     def __init__(self, sizes: Sizes, length: int, rank: int):
         super().__init__()
-        self.first, self.second = (nn.Parameter(torch.empty(sizes.heads, length, rank)) for _ in range(2))
-        for table in (self.first, self.second):
-            nn.init.uniform_(table, -((6 / (length + rank)) ** 0.5), (6 / (length + rank)) ** 0.5)
+        self.first, self.second = (_glorot(sizes.heads, length, rank) for _ in range(2))  # R₁, R₂
 
     def forward(self, x: Tensor, q: Tensor | None, call: Call) -> Tensor:
         return rows(self.first, call.positions) @ rows(self.second, call.key_positions).transpose(-2, -1)
+
+
+class SharedFactorized(nn.Module):
+    """S_ij = R₁[j] · R₂[j], the same for every query: the study's."""
+
+    reads_queries = False
+
+    def __init__(self, sizes: Sizes, length: int, rank: int):
+        super().__init__()
+        self.first, self.second = (_glorot(sizes.heads, length, rank) for _ in range(2))  # R₁, R₂
+
+    def forward(self, x: Tensor, q: Tensor | None, call: Call) -> Tensor:
+        scores_HN1 = (self.first * self.second).sum(-1, keepdim=True)
+        return rows(scores_HN1, call.key_positions).transpose(-2, -1).expand(-1, -1, x.shape[1], -1)
 
 
 class Dense(nn.Module):
@@ -86,6 +98,11 @@ class SharedDense(nn.Module):
 
     def forward(self, x: Tensor, q: Tensor, call: Call) -> Tensor:
         return F.relu(q) @ rows(self.outer, call.key_positions).transpose(-2, -1)
+
+
+def _glorot(heads: int, length: int, rank: int) -> nn.Parameter:
+    bound = (6 / (length + rank)) ** 0.5
+    return nn.Parameter(nn.init.uniform_(torch.empty(heads, length, rank), -bound, bound))
 
 
 def _fan_in(*shape: int) -> nn.Parameter:

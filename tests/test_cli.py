@@ -59,16 +59,26 @@ def test_help_does_not_import_torch():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == 0
 
 
-@pytest.mark.parametrize("verb", [(), ("list",), ("count",)])
+@pytest.mark.parametrize("verb", [(), ("list",), ("count",), ("train",), ("info",), ("plot",)])
 def test_help_of_every_verb_explains_it(sixfold, verb):
     done = sixfold(*verb, "--help")
     assert done.returncode == 0
     assert "Usage" in done.stdout
 
 
-def test_count_help_knows_every_key_of_the_configuration(sixfold):
+def test_help_knows_every_key_of_the_configuration_by_section(sixfold):
+    _, *sections = sixfold("train", "--help").stdout.split("Configuration: ")
+    for text in sections:
+        section = text.partition(":")[0]
+        known = {key for key, _ in keys() if key.startswith(f"{section}.")}
+        assert {word.removeprefix("--") for word in text.split() if word.startswith("--")} >= known
+    assert len(sections) == len({key.partition(".")[0] for key, _ in keys()})
+
+
+def test_count_takes_only_what_matters_to_it(sixfold):
     help_text = sixfold("count", "--help").stdout
-    assert all(f"--{key}" in help_text for key, _ in keys())
+    shown = {key for key, _ in keys() if f"--{key} " in help_text}
+    assert shown == {"data.vocabulary", *(key for key, _ in keys() if key.startswith("model."))}
 
 
 def test_list_shows_every_modification_with_slot_and_paper(sixfold):

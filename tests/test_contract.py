@@ -428,10 +428,11 @@ def test_a_loaded_classifier_gives_the_same_bits(tmp_path):
 # Gradients and losses --------------------------------------------------------------------------------
 
 
-def gradients(model, batch, **rest):
+def gradients(model, batch, auxiliary=False, **rest):
     model.zero_grad()
     torch.manual_seed(10)
-    total = model(batch, **rest).sum
+    losses = model(batch, **rest)
+    total = losses.sum + losses.auxiliary if auxiliary else losses.sum
     total.backward()
     return [total.detach(), *(torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.parameters())]
 
@@ -441,7 +442,7 @@ def gradients(model, batch, **rest):
 def test_recomputing_layers_gives_the_same_gradients(kind, modifications, dropout):
     model, generator = moved_model(kind, modifications, dropout=dropout).train(), seeded(11)
     batch = batch_of(model, random_rows((6, 3), generator), random_rows((2, 5), generator))
-    assert_close(gradients(model, batch, recompute=True), gradients(model, batch), within=1e-12)
+    assert_close(*(gradients(model, batch, True, recompute=recompute) for recompute in (True, False)), within=1e-12)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

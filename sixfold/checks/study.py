@@ -27,8 +27,6 @@ from sixfold.study import BATCH, ROWS, SOURCE_LENGTH, TARGET_LENGTH, Row
 from sixfold.synthesizer import SharedDense
 from sixfold.transformer import TokenEmbedding
 
-DECODER_CAPACITY = 1.25  # the configuration's misspelt scope left the decoder's experts with the default
-
 
 def look_ups(model: Model) -> int:
     """An embedding was the product of a one-hot vector and the table."""
@@ -41,16 +39,16 @@ def look_ups(model: Model) -> int:
 
 def dispatch(model: Model) -> int:
     """Tokens were brought to experts' slots, and their results back, by products with one-hot matrices."""
-    return sum(2 * length * _slots(part, name) * part.experts.inner.shape[1] for name, part, length in _experts(model))
+    return sum(2 * length * _slots(part) * part.experts.inner.shape[1] for _, part, length in _experts(model))
 
 
 def slots(model: Model) -> int:
     """Experts computed all their slots, full or empty, and not one visit for each choice of a token."""
     total = 0
-    for name, part, length in _experts(model):
+    for _, part, length in _experts(model):
         visits = 1 if isinstance(part, Switch) else 2
         in_one_expert = part.experts.inner[0].numel() + part.experts.outer[0].numel()
-        total += length * (_slots(part, name) - visits * part.plan.group) * in_one_expert // part.plan.group
+        total += length * (_slots(part) - visits * part.plan.group) * in_one_expert // part.plan.group
     return total
 
 
@@ -104,10 +102,9 @@ def _experts(model: Model) -> Iterator[tuple[str, Any, int]]:
     return _parts(model, (MixtureOfExperts, Switch))
 
 
-def _slots(part: Any, name: str) -> int:
+def _slots(part: Any) -> int:
     """Of all experts together, for one group of tokens."""
-    capacity = part.plan.capacity if name.startswith("encoder") else DECODER_CAPACITY
-    return part.plan.experts * int(part.plan.group * capacity / part.plan.experts)
+    return part.plan.experts * int(part.plan.group * part.plan.capacity / part.plan.experts)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,122 @@
+"""`make demo`: train the embedded default for some minutes, and see what it has learned.
+
+python -m sixfold.demo [--minutes 4] [--out runs/demo]
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+from rich.text import Text
+
+from sixfold.config import read_config
+from sixfold.decoding.picture import picture
+from sixfold.decoding.translator import Translator
+from sixfold.models import EncoderDecoder
+from sixfold.run import Run
+from sixfold.scoring.errors import without_stress
+from sixfold.scoring.metrics import METRICS
+from sixfold.store import load
+from sixfold.terminal import console, table
+from sixfold.text.corpus import Reference, references
+from sixfold.text.tokenizer import Tokenizers
+from sixfold.training.start import train
+
+T = TypeVar("T")
+RECIPE, METRIC = "pronounce", "pronunciation"
+SCORED, SHOWN = 500, 10  # words
+# A short run: the rate has to rise and fall within it, and there is little to average over.
+SHORT = {"training.warmup_steps": "400", "training.validate_every": "500", "training.checkpoint_every": "500"}
+
+
+def main(
+    minutes: Annotated[float, typer.Option(min=0.001, help="How long to train.")] = 4.0,
+    out: Annotated[Path, typer.Option(help="The run's directory; what is there is replaced.")] = Path("runs/demo"),
+) -> None:
+    """Train the embedded default, English spelling to pronunciation, and show what it has learned."""
+    code = demo(minutes, out)
+    if code:
+        raise typer.Exit(code)
+
+
+def demo(minutes: float, out: Path, settings: Mapping[str, str] | None = None) -> int:
+    """→ the exit code"""
+    typer.echo(f"A Transformer learns to pronounce English words, for {minutes:g} minutes.\n", err=True)
+    config = read_config(RECIPE, {**SHORT, "training.minutes": str(minutes), **(settings or {})})
+    outcome = train(config, out, overwrite=True)
+    if not outcome.finished:
+        typer.echo(f"go on with: sixfold train --resume {shlex.quote(str(out))}", err=True)
+        return 1 if outcome.signal is None else 128 + outcome.signal
+    show(out)
+    return 0
+
+
+def show(out: Path) -> None:
+    """Score held-out words, and show some of them."""
+    config, model = Run(out).read_config(), load(out)
+    assert isinstance(model, EncoderDecoder), f"{RECIPE} makes a model of another kind"
+    translator = Translator(model, Tokenizers.load(out), **config.decoding.model_dump())
+    words = spread(references(config.data, "test", config.model.kind), SCORED)
+    said = [translation.text for translation in translator.translate([word.source for word in words])]
+    scores = METRICS[METRIC].score(said, [word.targets for word in words])
+    typer.echo(
+        f"\nOf {len(words)} words that it has never seen (of the test part, which has more), it says\n"
+        f"  {100 - scores[METRIC]:.1f} % as the dictionary does, or one of its alternatives,\n"
+        f"  {100 - scores[f'{METRIC}_stressed']:.1f} % with every stress right as well;\n"
+        f"  of its sounds, {scores['phone_error_rate']:.1f} % are wrong.\n"
+    )
+    shown = spread(list(zip(words, said, strict=True)), SHOWN)
+    rows = table("word", "it says", "the dictionary", "")
+    for word, hypothesis in shown:
+        rows.add_row(*map(Text, (word.source, hypothesis, " / ".join(word.targets), verdict(hypothesis, word))))
+    console().print(rows)
+    _look(translator, *max(shown, key=lambda pair: (is_right(*pair), len(pair[0].source))))
+    _say_what_next(out)
+
+
+def spread(items: Sequence[T], count: int) -> list[T]:
+    """So many of them, evenly from the first to the last."""
+    count = min(count, len(items))
+    return [items[number * len(items) // count] for number in range(count)]
+
+
+def is_right(word: Reference, hypothesis: str) -> bool:
+    return without_stress(hypothesis) in map(without_stress, word.targets)
+
+
+def verdict(hypothesis: str, word: Reference) -> str:
+    if hypothesis in word.targets:
+        return "right"
+    return "right but for the stress" if is_right(word, hypothesis) else "wrong"
+
+
+def _look(translator: Translator, word: Reference, said: str) -> None:
+    """Where the decoder looks: the layer that knows best, the mean of its heads."""
+    seen = translator.cross_attention(word.source, said)
+    layers = seen.weights.mean(1)  # (layers, L, n)
+    sharpest = int(layers.amax(-1).mean(-1).argmax())
+    typer.echo(
+        f"\nWhere it looks in {word.source!r} as it says each sound, from top to bottom\n"
+        f"(cross-attention of decoder layer {sharpest + 1} of {len(layers)}, mean of its heads):\n"
+    )
+    typer.echo(picture(layers[sharpest], seen.target, seen.source))
+
+
+def _say_what_next(out: Path) -> None:
+    run = shlex.quote(str(out))
+    typer.echo(
+        f"\nWhat to type next:\n"
+        f"  .venv/bin/sixfold info {run}                          what this run is\n"
+        f"  .venv/bin/sixfold plot {run}                          its curves, as a picture\n"
+        f"  .venv/bin/sixfold train --modify rotary               the same at full length, with rotary positions\n"
+        f"  .venv/bin/sixfold list                                all modifications\n"
+        f"  .venv/bin/sixfold train --help                        your own text, other sizes\n"
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)

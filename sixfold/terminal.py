@@ -1,0 +1,39 @@
+"""What people are shown on a terminal: text that cannot drive it, and tables without frames."""
+
+from __future__ import annotations
+
+import sys
+from typing import IO, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def printable(text: str) -> str:
+    """Control characters as escapes, so that no text of a user's can drive the terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def console(file: IO[str] | None = None) -> Console:
+    """For a person as wide as the terminal; for a pipe as wide as it takes, so that nothing is cut."""
+    width = None if (file or sys.stdout).isatty() else 200
+    return Console(file=file, markup=False, highlight=False, emoji=False, width=width)
+
+
+def table(*columns: str, right: tuple[int, ...] = ()) -> Table:
+    made = Table(box=None, pad_edge=False)
+    for i, column in enumerate(columns):
+        made.add_column(column, justify="right" if i in right else "left", no_wrap=i == 0)
+    return made
+
+
+def facts(*named: tuple[str, Any]) -> Table:
+    """Two columns: a name, and what is to be said of it. What is None is left out."""
+    made = Table.grid(padding=(0, 2))
+    made.add_column(no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, value in named:
+        if value is not None:
+            made.add_row(Text(name), Text(printable(str(value))))
+    return made

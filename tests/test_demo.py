@@ -1,0 +1,43 @@
+"""`make demo`, in seconds."""
+
+import re
+
+from sixfold.demo import SCORED, SHOWN, demo, is_right, spread, verdict
+from sixfold.text.corpus import Reference
+
+TINY = {
+    "data.train": "pronounce:valid",  # a small part, and so little to prepare
+    "model.d_model": "16",
+    "model.d_ff": "16",
+    "model.heads": "2",
+    "model.layers": "1",
+    "training.batch_tokens": "200",
+    "training.metric": "loss",
+    "decoding.max_length": "5",
+}
+
+
+def test_the_demo_trains_scores_shows_and_says_what_to_type_next(tmp_path, capsys):
+    assert demo(0.005, tmp_path / "demo", TINY) == 0
+    shown, said = capsys.readouterr()
+    assert "0.005 minutes are" in said
+    assert f"Of {SCORED} words" in shown
+    rows = re.findall(r"^.+(?:right|wrong|right but for the stress) *$", shown, re.MULTILINE)
+    assert len(rows) == SHOWN
+    assert "cross-attention of decoder layer 1 of 1" in shown
+    assert re.search("[░▒▓█]", shown)
+    assert f"sixfold info {tmp_path / 'demo'}" in shown
+
+
+def test_a_word_is_right_if_one_pronunciation_is():
+    word = Reference("tomato", ("T AH0 M EY1 T OW2", "T AH0 M AA1 T OW2"))
+    assert verdict("T AH0 M AA1 T OW2", word) == "right"
+    assert verdict("T AH0 M AA1 T OW0", word) == "right but for the stress"
+    assert verdict("T AH0 M AA1 T", word) == "wrong"
+    assert is_right(word, "T AH1 M AA1 T OW1")
+
+
+def test_spread_takes_evenly():
+    assert spread(range(100), 4) == [0, 25, 50, 75]
+    assert spread(range(3), 10) == [0, 1, 2]
+    assert spread([], 10) == []
