@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from sixfold.call import Call
@@ -19,8 +20,7 @@ class SharedStack(nn.Module):
 
     def __init__(self, spec: Spec, place: Place):
         super().__init__()
-        layer = spec.decoder_layer if place.stack == "decoder" else spec.encoder_layer
-        self.layer, self.times = layer(spec, place.at(0)), place.layers
+        self.layer, self.times = one_layer(spec, place, "block_sharing"), place.layers
         self.final = spec.final(spec, place.named("final"))
 
     def forward(self, x: Tensor, call: Call) -> tuple[list[Tensor], Call]:
@@ -28,6 +28,23 @@ class SharedStack(nn.Module):
         for depth in range(self.times):
             states.append(run(self.layer, states[-1], replace(call, depth=depth)))
         return [*states[:-1], self.final(states[-1])], call
+
+
+def one_layer(spec: Spec, place: Place, who: str) -> nn.Module:
+    """The layer that stands for all. They must be alike, or what only some of them have would be lost silently."""
+    layer = spec.decoder_layer if place.stack == "decoder" else spec.encoder_layer
+    with torch.device("meta"):
+        first, *others = (
+            {(n, p.shape) for n, p in layer(spec, place.at(i)).named_parameters()} for i in range(place.layers)
+        )
+    for i, other in enumerate(others, 1):
+        if first != other:
+            part = min(first ^ other)[0].partition(".")[0]
+            raise ValueError(
+                f"{who} has one layer for all, but here the {part} of layer {i} is not like that of layer 0 (counted "
+                f"from 0); choose options that make all layers alike, such as every=1, or leave out what fills {part!r}"
+            )
+    return layer(spec, place.at(0))
 
 
 def stack(spec: Spec, place: Place, stacks: str) -> nn.Module:
@@ -55,8 +72,9 @@ def block_sharing(spec: Spec, *, stacks: Literal["both", "encoder", "decoder"] =
 
         x ← Layer(x), N times        (encoder and decoder each have their own layer)
 
-    The norms of a layer, and whatever a position part keeps in it, are shared too. Computing takes as long
-    as without; it is the memory for weights that shrinks. `stacks` says where to share.
+    The norms of a layer, and whatever a position part keeps in it, are shared too; layers that differ, such as
+    those of which some have experts, can't be. Computing takes as long as without; it is the memory for weights
+    that shrinks. `stacks` says where to share.
     Parameters: those of all layers but one go, in each stack that shares.
     """
     share = partial(stack, stacks=stacks)

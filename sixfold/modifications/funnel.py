@@ -32,22 +32,32 @@ class FunnelStack(nn.Module):
         if place.layers % blocks:
             raise ValueError(f"funnel: {place.layers} encoder layers don't divide into {blocks} blocks")
         self.pool, self.block = pool, place.layers // blocks
-        self.layers = nn.ModuleList(EncoderLayer(spec, place.at(i)) for i in range(place.layers))
+        narrow = partial(NarrowingLayer, pool=pool, study=study)
+        kinds = [narrow if i and i % self.block == 0 else EncoderLayer for i in range(place.layers)]
+        self.layers = nn.ModuleList(kind(spec, place.at(i)) for i, kind in enumerate(kinds))
         self.final = spec.final(spec, place.named("final"))
-        self.narrowing = pool_states if study else pool_queries
-        if not study and not all(isinstance(layer.attention, Attention) for layer in self.layers):
+        if not study and not all(type(layer.attention) is Attention for layer in self.layers):
             raise ValueError("funnel pools the queries of plain attention; with another one say study=true")
 
     def forward(self, x: Tensor, call: Call) -> tuple[list[Tensor], Call]:
         states = [x]
         for depth, layer in enumerate(self.layers):
             here = replace(call, depth=depth)
-            if depth and depth % self.block == 0:
-                call = shortened(here, states[-1], self.pool)
-                states.append(run(partial(self.narrowing, layer, call, self.pool), states[-1], here))
-            else:
-                states.append(run(layer, states[-1], here))
+            states.append(run(layer, states[-1], here))
+            if isinstance(layer, NarrowingLayer):
+                call = shortened(here, states[-2], self.pool)
         return [*states[:-1], self.final(states[-1])], call
+
+
+class NarrowingLayer(EncoderLayer):
+    """The first layer of a block: fewer states come out than went in."""
+
+    def __init__(self, spec: Spec, place: Place, pool: int, study: bool):
+        super().__init__(spec, place)
+        self.pool, self.narrow = pool, pool_states if study else pool_queries
+
+    def forward(self, x: Tensor, call: Call) -> Tensor:
+        return self.narrow(self, shortened(call, x, self.pool), self.pool, x, call)
 
 
 def pool_queries(layer: Any, after: Call, pool: int, x: Tensor, call: Call) -> Tensor:

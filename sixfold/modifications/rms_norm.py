@@ -20,7 +20,7 @@ class RMSNorm(nn.Module):
     def __init__(self, spec: Spec, place: Place, fraction: float = 1.0):
         super().__init__()
         width = spec.sizes.d_model
-        self.channels = math.ceil(round(fraction * width, 6))  # 0.07 of 100 are 7, whatever floats say
+        self.channels = max(1, math.ceil(round(fraction * width, 6)))  # 0.07 of 100 are 7, whatever floats say
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -28,13 +28,13 @@ class Switch(nn.Module):
     def __init__(self, spec: Spec, place: Place, plan: Plan, jitter: float):
         super().__init__()
         self.router, self.experts = Router(spec.sizes.d_model, plan.experts), Experts(spec, plan)
-        self.plan, self.jitter = plan, jitter
+        self.plan, self.jitter = plan.at(place), jitter
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
         x_ND, real_N = tokens_of(x, call)
         probs_NE = self.router(self.shaken(x_ND) if self.training else x_ND)
         gate_N1, expert_N1 = probs_NE.max(-1, keepdim=True)
-        if call.losses is not None:
+        if self.training and call.losses is not None:
             call.losses.append(self.plan.balance * balance_loss(probs_NE, expert_N1[:, 0], real_N))
         expert_N1 = keep(expert_N1, real_N, self.plan.experts)
         if self.training:
@@ -60,6 +60,7 @@ def switch(
     every: int = 4,
     d_expert: int | None = None,
     capacity: float = 1.2,
+    decoder_capacity: float | None = None,
     group: int = 1024,
     jitter: float = 0.01,
     balance: float = 0.01,
@@ -72,7 +73,11 @@ def switch(
     router's input is multiplied by noise from 1 − jitter to 1 + jitter, and of a group of S <= `group` tokens an
     expert takes the first ⌊S · capacity / experts⌋, 4 at least; a token that finds no room passes by. To keep
     the load even, balance · E · Σ_e m_e P_e is added to the loss, with m_e the share of tokens that choose e,
-    room or not, and P_e the mean of p_e. Outside of training there is neither noise nor a limit.
+    room or not, and P_e the mean of p_e. `decoder_capacity` is `capacity` unless given; the study's decoder had
+    1.25, by a slip.
+    This leaks, in training: who finds room depends on the tokens before it in the batch, those of other texts
+    included, and on how many tokens there are; but not on which words come later. Outside of training there is
+    neither noise nor a limit nor a loss of balance, and nothing depends on other texts.
     Parameters: experts · (2·d_model·d_expert + d_model) in the place of those of a feed-forward network;
     d_expert is d_ff unless given.
     """
@@ -84,6 +89,7 @@ def switch(
         every=every,
         d_expert=spec.sizes.d_ff if d_expert is None else d_expert,
         capacity=capacity,
+        decoder_capacity=decoder_capacity,
         group=group,
         balance=balance,
     )

@@ -6,22 +6,22 @@ from functools import partial
 
 from sixfold.registry import modification
 from sixfold.spec import Sizes, Spec
-from sixfold.synthesizer import Factorized, Synthesizer, more_parameters, synthesizing
+from sixfold.synthesizer import Factorized, SharedFactorized, Synthesizer, more_parameters, synthesizing
 
 
-def added(sizes: Sizes, length: int = 512, rank: int = 16) -> int:
+def added(sizes: Sizes, length: int = 512, rank: int = 16, study: bool = False) -> int:
     return more_parameters(sizes, 2 * rank * sizes.heads * length, -2)
 
 
 @modification("2005.00743", adds=added)
-def synthesizer_factorized(spec: Spec, *, length: int = 512, rank: int = 16) -> Spec:
+def synthesizer_factorized(spec: Spec, *, length: int = 512, rank: int = 16, study: bool = False) -> Spec:
     """Attention weights are learned and the same for every text, from a table of low rank.
 
         scores_hij = R₁_h[i] · R₂_h[j],   R₁_h, R₂_h ∈ R^(length × rank);   no queries, no keys
 
-    (The study's library gave all queries the same scores; this is the product that the paper defines.)
+    `study`: R₁_h[j] · R₂_h[j]. Its library multiplied the tables along one axis, so all queries had the same scores.
     Parameters: 2·d·heads·d_head + 2·rank·heads·length for each self-attention's 4·d·heads·d_head.
     """
     if rank < 1:
         raise ValueError(f"synthesizer_factorized: rank must be at least 1, got {rank}")
-    return synthesizing(spec, Synthesizer, length, partial(Factorized, rank=rank))
+    return synthesizing(spec, Synthesizer, length, partial(SharedFactorized if study else Factorized, rank=rank))

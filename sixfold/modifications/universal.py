@@ -12,9 +12,10 @@ from sixfold.call import Call
 from sixfold.dropout import Dropout
 from sixfold.halting import Halting, Pondered
 from sixfold.initial import truncated
+from sixfold.modifications.block_sharing import one_layer
 from sixfold.registry import modification
 from sixfold.spec import Place, Sizes, Spec
-from sixfold.transformer import Sinusoid, run
+from sixfold.transformer import LastState, Sinusoid, run
 
 STUDY_STEPS, AROUND = 24, 2  # the study's steps with a step embedding; those without, before and after them
 
@@ -26,9 +27,13 @@ class UniversalStack(nn.Module):
         super().__init__()
         repeated = steps or (STUDY_STEPS if study else place.layers)
         self.steps = repeated + 2 * AROUND if study else repeated
+        if place.stack == "encoder" and self.steps != place.layers and spec.bridge is not LastState:
+            raise ValueError(
+                f"universal: {self.steps} steps leave as many states, but the decoder was to read one of each of "
+                f"{place.layers} encoder layers; say steps={place.layers}, or leave out what fills 'bridge'"
+            )
         place = replace(place, layers=self.steps)  # so that each step has a name
-        layer = spec.decoder_layer if place.stack == "decoder" else spec.encoder_layer
-        self.layer = layer(spec, place.at(0))
+        self.layer = one_layer(spec, place, "universal")
         self.clock = LearnedClock(spec, repeated) if study else Waves(spec, place)
         self.halting = Halting(spec, self.steps) if halting else None
         self.final = spec.final(spec, place.named("final"))

@@ -98,6 +98,28 @@ def test_saved_and_loaded_it_is_the_same(tmp_path):
     assert torch.equal(load(tmp_path / "model").decode(ids), model.decode(ids))
 
 
+@pytest.mark.parametrize("sharing", ["block_sharing", "universal"])
+@pytest.mark.parametrize(
+    ("other", "part", "layer"),
+    [
+        ("switch:experts=4,every=2", "feed_forward", 1),
+        ("mixture_of_experts:experts=4,every=3", "feed_forward", 2),
+        ("product_keys:keys=8,nearest=4", "feed_forward", 2),
+        ("lightweight_convolution", "attention", 1),
+    ],
+)
+def test_layers_that_differ_cannot_be_shared(sharing, other, part, layer):
+    """The first layer would stand for all, and what only others have would never be built."""
+    with pytest.raises(ValueError, match=f"{sharing} has one layer for all, but here the {part} of layer {layer}"):
+        small_model(modifications=(sharing, other), **SIZES)
+
+
+@pytest.mark.parametrize("other", ["switch:experts=4,every=1", "lightweight_convolution:widths=5"])
+def test_layers_that_are_alike_can(other):
+    model = small_model(modifications=("block_sharing", other), **SIZES)
+    assert hasattr(model.encoder.layer.feed_forward, "router") == other.startswith("switch")
+
+
 def test_the_size_of_a_stack_stays_the_sizes_business():
     deep = small_model(modifications=("block_sharing",), decoder_layers=9)
     shallow = small_model(modifications=("block_sharing",), decoder_layers=1)

@@ -106,10 +106,52 @@ def test_the_auxiliary_loss_is_the_sum_over_layers_and_reaches_the_router(name):
     model, ids = small_model("encoder_only", (f"{name}:experts=4,every=1,balance=0.5",)), random_ids(4, 9, seeded(5))
     for layer in model.stack.layers:
         torch.nn.init.zeros_(layer.feed_forward.router.weight)  # p = 1/4 everywhere, so m does not matter
-    losses = model(Batch(source=ids, targets=ids))
+    assert model(Batch(source=ids, targets=ids)).auxiliary == 0  # in evaluation
+    losses = model.train()(Batch(source=ids, targets=ids))
     assert_close(losses.auxiliary.item(), 2 * 0.5 * 1.0)
     losses.auxiliary.backward()
     assert all((layer.feed_forward.router.weight.grad != 0).any() for layer in model.stack.layers)
+
+
+def moved_by_another_last_word(model, ids):
+    """Which tokens (B, L) have another state for at least one other last word of the first row."""
+    before, moved = model.decode(ids), torch.zeros_like(ids, dtype=torch.bool)
+    for word in range(3, 40):
+        other = ids.clone()
+        other[0, -1] = word
+        moved |= (model.decode(other) != before).any(-1)
+    return moved
+
+
+@pytest.mark.parametrize(("name", "calm"), [("switch", "jitter=0"), ("mixture_of_experts", "second_threshold=0")])
+@torch.no_grad()
+def test_what_a_limit_leaks_in_training(name, calm):
+    """From one text to others; with second choices, which wait for all first ones, from later words to earlier ones."""
+    model = small_model("decoder_only", (f"{name}:experts=4,every=1,capacity=1,{calm}",))
+    ids = random_ids(2, 16, seeded(9))
+    itself = torch.zeros_like(ids, dtype=torch.bool)
+    itself[0, -1] = True
+    assert torch.equal(moved_by_another_last_word(model, ids), itself)  # in evaluation nothing else
+    moved = moved_by_another_last_word(model.train(), ids)
+    assert moved[1].any()
+    assert moved[0, :-1].any() == (name == "mixture_of_experts")
+
+
+def test_a_later_first_choice_takes_the_room_of_an_earlier_second_choice():
+    """Room for 4: the first token's second choice is the fifth visit to expert 0 once the last token goes there."""
+    chosen = torch.tensor([[1, 0], [0, 2], [0, 2], [0, 2], [3, 2]])
+    assert with_room(chosen, plan())[0].tolist() == [1, 0]
+    chosen[-1] = torch.tensor([0, 2])
+    assert with_room(chosen, plan())[0].tolist() == [1, 4]  # 4 is nowhere
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_the_decoder_may_have_another_capacity(name):
+    options = f"{name}:experts=4,every=1,capacity=2"
+    for wish, expected in ((options, (2, 2)), (f"{options},decoder_capacity=1.25", (2, 1.25))):
+        model = sixfold.build(small_sizes(), [wish], device="meta")
+        stacks = (model.encoder, model.decoder)
+        assert tuple(stack.layers[0].feed_forward.plan.capacity for stack in stacks) == expected
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -162,6 +204,7 @@ def test_a_stack_without_experts_is_refused(name):
         ("d_expert=0", "d_expert must be at least 1, got 0"),
         ("group=0", "group must be at least 1, got 0"),
         ("capacity=0", r"capacity must be more than 0, got 0\.0"),
+        ("decoder_capacity=0", r"decoder_capacity must be more than 0, got 0\.0"),
         ("balance=-1", r"balance must be at least 0, got -1\.0"),
     ],
 )

@@ -129,6 +129,13 @@ def test_a_classifier_takes_the_mean_of_what_is_left(side):
     assert_close(model.classify(pad(rows, side)), torch.cat([model.classify(row[None]) for row in rows]))
 
 
+def test_scores_that_it_would_not_compute_are_refused():
+    """Attention with further scores is an Attention, too."""
+    with pytest.raises(ValueError, match="plain attention; with another one say study=true"):
+        small_model(modifications=("funnel:blocks=2", "synthesizer_random_plus"))
+    small_model(modifications=("funnel:blocks=2,study=true", "synthesizer_random_plus"))
+
+
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [

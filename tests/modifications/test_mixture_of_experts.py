@@ -40,6 +40,8 @@ def test_a_threshold_of_0_takes_all_and_a_negative_one_is_refused():
     assert part_of("experts=4,every=1,second_threshold=0").drawn(torch.tensor([[0.99, 0.01]]).expand(1000, 2)).all()
     with pytest.raises(ValueError, match=r"second_threshold must be at least 0, got -0\.1"):
         part_of("every=1,second_threshold=-0.1")
+    with pytest.raises(ValueError, match="second_threshold must be at least 0, got nan"):
+        part_of("every=1,second_threshold=nan")
 
 
 def test_the_gates_carry_a_gradient_to_the_router():

@@ -22,7 +22,7 @@ def inputs(width=16):
     return torch.randn(2, 3, width, dtype=torch.float64, generator=seeded(2)) + 0.7
 
 
-@pytest.mark.parametrize(("fraction", "channels"), [(1.0, 16), (0.5, 8), (0.3, 5), (1e-4, 1)])
+@pytest.mark.parametrize(("fraction", "channels"), [(1.0, 16), (0.5, 8), (0.3, 5), (1e-4, 1), (1e-9, 1)])
 @torch.no_grad()
 def test_the_formula_number_by_number(fraction, channels):
     part, x = norm(fraction), inputs()

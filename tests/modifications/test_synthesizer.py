@@ -8,7 +8,7 @@ from tests.small import assert_close, pad, random_ids, random_rows, seeded, smal
 from tests.stage import attention_in, call_for
 
 KINDS = ("dense", "dense_plus", "dense_plus_alpha", "factorized", "random", "random_plus", "random_plus_alpha")
-STUDY = tuple(f"{kind}:study=true" for kind in KINDS[:3])
+STUDY = tuple(f"{kind}:study=true" for kind in KINDS[:4])
 
 
 def named(kind, length=9):
@@ -35,6 +35,8 @@ def synthetic(part, x, q, h, i, j):
             own = slice(h * 8, h * 8 + 8)  # of d_head 8
             hidden = (scores.inner.weight[own] @ x[i] + scores.inner.bias[own]).relu()
             return hidden @ scores.outer[h, j] + scores.bias[h, j, 0]
+        case "SharedFactorized":  # the query's place does not matter
+            return sum(a * b for a, b in zip(scores.first[h, j], scores.second[h, j], strict=True))
     return q[h][i].relu() @ scores.outer[0, j]
 
 
@@ -81,6 +83,15 @@ def test_the_weights_do_not_depend_on_the_text(kind):
     assert len(maps[0]) == 2
     assert_close(maps[0], maps[1], within=1e-14)
     assert (maps[0][0][0, 0, 0] - maps[0][0][0, 0, 1]).abs().max() > 1e-4  # but they do on the query's position
+
+
+@torch.no_grad()
+def test_in_the_study_all_queries_of_the_factorized_one_look_alike():
+    model = small_model("encoder_only", (named("factorized:study=true"),))
+    model.encode(random_ids(2, 5, seeded(2)), tap=(tap := sixfold.Tap()))
+    for name in tap:
+        assert_close(tap[name], tap[name][:, :, :1].expand(-1, -1, 5, -1), within=1e-14)
+        assert (tap[name][0, 0, 0] - 1 / 5).abs().max() > 1e-4
 
 
 @pytest.mark.parametrize("position", ["no_positions", "t5_bias", "rotary", "shaw"])

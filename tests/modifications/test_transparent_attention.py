@@ -93,6 +93,13 @@ def test_an_encoder_with_other_states_is_refused():
         model.bridge(states)
 
 
+def test_steps_that_are_not_the_layers_are_refused_when_it_is_built():
+    for options in ("steps=5", "study=true"):
+        with pytest.raises(ValueError, match=r"universal: .* say steps=3"):
+            model_and_states(f"universal:{options}")
+    model_and_states("universal:steps=3")
+
+
 def test_a_model_without_an_encoder_has_no_use_for_it():
     with pytest.raises(ValueError, match="DecoderOnly has no use for it"):
         small_model("decoder_only", ("transparent_attention",))
