@@ -63,9 +63,12 @@ class Branches(nn.Module):
     @torch.no_grad()
     def settle(self, frozen: bool) -> None:
         """After a step: back to where κ and α were, or onto the simplex."""
+        from sixfold.training.shards import like, whole  # slow to import, and needed in training only
+
         for held, z in zip(self.held, (self.kappa, self.alpha), strict=True):
-            z.copy_(held if frozen else onto_simplex(z))
-            held.copy_(z)
+            if not frozen:
+                held.copy_(onto_simplex(whole(z)))
+            z.copy_(like(z, held))
 
 
 class WeightedEncoderLayer(nn.Module):

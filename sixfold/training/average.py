@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from sixfold.config import Training
 from sixfold.run import Run
 from sixfold.training import checkpoint
 from sixfold.training.checkpoint import Checkpoint, DamagedError
-from sixfold.training.processes import Processes, whole_tensors
+from sixfold.training.processes import Processes
+from sixfold.training.shards import like, whole_tensors
 
 _GROUP, _UPDATES = "average", "/updates"  # no weight has a name with a slash
 
@@ -81,7 +81,7 @@ class Exponential(Average):
         return {**current, **whole_tensors(self._mean)}
 
     def saved(self, candidate: nn.Module) -> dict[str, dict[str, Tensor]]:
-        return {_GROUP: {**whole_tensors(self._mean), _UPDATES: torch.tensor(self._updates)}}
+        return {_GROUP: {**self._mean, _UPDATES: torch.tensor(self._updates)}}
 
     def load(self, saved: Checkpoint) -> None:
         self._mean = saved.tensors(_GROUP)
@@ -127,10 +127,3 @@ class LastCheckpoints(Average):
             if state["step"] < step and state["grid"] and state["healthy"]:
                 found.append(state["step"])
         return found[: self._before]
-
-
-def like(weight: Tensor, whole: Tensor) -> Tensor:
-    """A whole tensor on the device of a weight, and cut up as it is."""
-    if isinstance(weight, DTensor):
-        return distribute_tensor(whole.to(weight.device), weight.device_mesh, weight.placements)
-    return whole.to(weight.device)

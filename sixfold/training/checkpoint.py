@@ -5,6 +5,7 @@
     average.safetensors     averaged weights, where they are asked for
     random.safetensors      every random generator, of every process
     state.json              the rest, and a hash of each file above
+    model/…, optimizer/…    in place of the files, what is cut up among processes: each wrote a file with its parts
 
 A checkpoint is written aside, brought to disk and renamed once: there is no half of one. On reading, the
 hashes tell whether the disk kept it.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sixfold.files import new_directory, remove_directory
+from sixfold.training import shards
+from sixfold.training.processes import Processes, share
 
 FORMAT = "sixfold-checkpoint-1"
 Tensors = Mapping[str, Tensor]
@@ -42,26 +45,51 @@ class Checkpoint:
     path: Path
     state: Mapping[str, Any]
 
-    def tensors(self, name: str) -> dict[str, Tensor]:
-        return safetensors.torch.load_file(self.path / f"{name}.safetensors")
+    def tensors(self, name: str, weights: Tensors | None = None) -> dict[str, Tensor]:
+        """A group of tensors, whole; but what is of a weight (itself, or "WEIGHT/FIELD") is cut up as the weight is."""
 
-    def has(self, name: str) -> bool:
-        return f"{name}.safetensors" in self.state["files"]
+        def pattern(key: str) -> Tensor | None:
+            return (weights or {}).get(key.partition("/")[0])
+
+        found, file, folder = {}, self.path / f"{name}.safetensors", self.path / name
+        if file.name in self.state["files"]:
+            found = {key: shards.cut(t, pattern(key)) for key, t in safetensors.torch.load_file(file).items()}
+        return {**found, **shards.read(folder, pattern)} if folder.exists() else found
 
     @property
     def step(self) -> int:
         return self.state["step"]
 
 
-def write(place: Path, state: Mapping[str, Any], tensors: Mapping[str, Tensors]) -> None:
-    """Write a checkpoint: `state` must be JSON and name its step; each group of tensors becomes a file."""
-    with new_directory(place) as aside:
+def write(
+    place: Path, state: Mapping[str, Any], tensors: Mapping[str, Tensors], processes: Processes | None = None
+) -> None:
+    """Write a checkpoint: `state` must be JSON and name its step; each group of tensors becomes a file.
+
+    What is cut up is written by all processes, and all must call; the rest is written by the first.
+    """
+    processes = processes or Processes()
+    with new_directory(place) if processes.first else nullcontext(place) as own:
+        aside = own.with_name(processes.agree(own.name))
         for name, group in tensors.items():
-            own = {key: tensor.detach().cpu().contiguous() for key, tensor in group.items()}
-            safetensors.torch.save_file(own, aside / f"{name}.safetensors")
-        files = {path.name: _hash(path) for path in sorted(aside.iterdir())}
-        text = json.dumps({"format": FORMAT, **state, "files": files}, indent=2, allow_nan=False)
-        (aside / "state.json").write_text(text + "\n", encoding="utf-8")
+            parts = {key: tensor for key, tensor in group.items() if shards.is_cut(tensor)}
+            rest = {key: t.detach().cpu().contiguous() for key, t in group.items() if key not in parts}
+            if parts:
+                shards.write(aside / name, parts)
+            if processes.first and (rest or not parts):
+                safetensors.torch.save_file(rest, aside / f"{name}.safetensors")
+        hashes = processes.gather(_hashes(aside, processes))
+        if processes.first:
+            files = {name: digest for each in hashes for name, digest in each.items()}
+            text = json.dumps({"format": FORMAT, **state, "files": files}, indent=2, allow_nan=False)
+            (aside / "state.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _hashes(aside: Path, processes: Processes) -> dict[str, str]:
+    """Of this process's share of the files."""
+    processes.wait()  # until all are written
+    paths = sorted(path for path in aside.rglob("*") if path.is_file())
+    return {path.relative_to(aside).as_posix(): _hash(path) for path in share(paths, processes)}
 
 
 def read(place: Path) -> Checkpoint:
@@ -74,6 +102,11 @@ def read(place: Path) -> Checkpoint:
     except (OSError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"{place} is damaged: {error}") from None
     return Checkpoint(place, state)
+
+
+def trust(place: Path) -> Checkpoint:
+    """The same of one that somebody else has read and found whole."""
+    return Checkpoint(place, read_state(place))
 
 
 def read_state(place: Path) -> dict[str, Any]:
@@ -152,7 +185,7 @@ def load_weights(model: nn.Module, tensors: Tensors) -> None:
     """Copy weights into a model, in place: whoever holds its parameters still does."""
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
-            tensor.copy_(tensors[name])
+            tensor.copy_(shards.like(tensor, tensors[name]))
 
 
 def _hash(path: Path) -> str:

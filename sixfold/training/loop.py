@@ -22,9 +22,10 @@ from sixfold.training.average import make_average
 from sixfold.training.device import autocast, generators, set_generators
 from sixfold.training.guard import Guard, Verdict
 from sixfold.training.optimizer import make_optimizers
-from sixfold.training.processes import Processes, whole, whole_tensors
+from sixfold.training.processes import Processes
 from sixfold.training.records import Log
 from sixfold.training.schedule import rate
+from sixfold.training.shards import whole, whole_tensors
 from sixfold.training.signals import Signals
 from sixfold.training.validation import Validation
 
@@ -108,8 +109,7 @@ class Trainer:
         started, self.saved = time.perf_counter(), False
         batches = [batch.to(self.processes.device) for batch in self.batches.next(self.mine)]
         scored = float(sum(int((batch.targets != PAD).sum()) for batch in batches))
-        scored, asked = self.processes.sum(scored, float(self.signals.asked))
-        self.signals.asked = asked > 0
+        scored = self.processes.sum(scored)[0]
         loss = self.backward(batches, scored)
         norm = self.clip()
         self.progress.step += 1
@@ -122,8 +122,9 @@ class Trainer:
         training, total = self.config.training, 0.0
         for number, batch in enumerate(batches, 1):
             together = self.processes.gradients(self.callable, last=number == len(batches))
-            with together, autocast(self.processes.device, training.precision):
-                losses = self.callable(batch, training.label_smoothing, training.recompute)
+            with together:
+                with autocast(self.processes.device, training.precision):
+                    losses = self.callable(batch, training.label_smoothing, training.recompute)
                 # What each process has is averaged over processes, and we want the sum.
                 share = self.processes.size / scored
                 ((losses.sum + losses.auxiliary * losses.tokens) * share).backward()
@@ -209,11 +210,11 @@ class Trainer:
         progress, patience = self.progress, self.config.training.patience
         if self.guard.gave_up:
             return Reason(self.guard.gave_up)
-        if progress.step >= self.steps:
+        if progress.step >= self.steps and not self.validation_is_due():  # which a signal may have put off
             return Reason(f"all {self.steps:,} steps are done")
         if patience is not None and progress.waited >= patience:
             return Reason(f"no better {self.validation.metric} in {patience} validations")
-        if self.signals.asked:
+        if self.processes.any(self.signals.asked):  # a signal reaches one before the other, but they leave together
             return Reason(f"{self.signals.name or 'a signal'} asked to stop", asked=True)
         return None
 
@@ -228,13 +229,13 @@ class Trainer:
         self.load_candidate()
         random = self.processes.gather_tensors(generators(self.processes.device))
         tensors = {
-            "model": whole_tensors(self.model.state_dict()),
-            "optimizer": whole_tensors(checkpoint.optimizer_tensors(self.model, self.optimizers)),
+            "model": self.model.state_dict(),
+            "optimizer": checkpoint.optimizer_tensors(self.model, self.optimizers),
             "random": {str(rank): state for rank, state in enumerate(random)},
             **self.average.saved(self.candidate),
         }
-        if self.processes.first:
-            checkpoint.write(self.run.training / f"step-{step}", {**self.state(), "grid": grid}, tensors)
+        state = {**self.state(), "grid": grid}
+        checkpoint.write(self.run.training / f"step-{step}", state, tensors, self.processes)
         self.saved = True
         self.derive()
         if self.processes.first:
@@ -301,6 +302,7 @@ class Trainer:
         return [s["step"] for s in states if s["grid"] and s["healthy"] and s["step"] <= self.progress.step]
 
     def load_tensors(self, saved: checkpoint.Checkpoint) -> None:
-        checkpoint.load_weights(self.model, saved.tensors("model"))
-        checkpoint.load_optimizers(self.model, self.optimizers, saved.tensors("optimizer"))
+        weights = self.model.state_dict()
+        checkpoint.load_weights(self.model, saved.tensors("model", weights))
+        checkpoint.load_optimizers(self.model, self.optimizers, saved.tensors("optimizer", weights))
         self.average.load(saved)

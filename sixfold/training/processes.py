@@ -1,26 +1,27 @@
 """All that knows of ranks. `torchrun` starts the processes; alone, a process is a group of one.
 
 Everything the loop asks of the group is here: who writes, what a sum over all is, how a model's gradients
-come together. What is said between processes is numbers and bytes; nothing is pickled.
+come together. What they say to each other here is numbers and bytes; nothing is pickled.
 """
 
 from __future__ import annotations
 
 import datetime
+import gc
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from sixfold.models import Model
+from sixfold.models import Losses, Model
 from sixfold.training.device import choose_device
 
 T = TypeVar("T")
@@ -44,10 +45,11 @@ class Processes:
         if self.size == 1:
             return model
         if parallel == "fsdp":
-            return _shard(model)
+            return _shard(model, init_device_mesh(self.device.type, (self.size,)))
         devices = [self.device] if self.device.type == "cuda" else None
-        # Experts that got no token, for one, have no gradient.
-        return DistributedDataParallel(model, device_ids=devices, find_unused_parameters=True)
+        # Had torch not to look for unused parameters, it would order gradients anew after the first step, also after
+        # the first of a run that is resumed, and their sums over more than two processes would differ in the last bit.
+        return DistributedDataParallel(_WithSpare(model), device_ids=devices, find_unused_parameters=True)
 
     def mine(self, pieces: int) -> range:
         """Which pieces of a step are this process's."""
@@ -115,41 +117,66 @@ def together(device: str) -> Iterator[Processes]:
     if size == 1:
         yield Processes(device=choose_device(device))
         return
-    rank, local = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
-    chosen = choose_device(device, local)
+    chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", "0")))
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
-    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=_PATIENCE)
-    try:
+    store, rank, _ = next(dist.rendezvous("env://", timeout=_PATIENCE))
+    backend = "nccl" if chosen.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_PATIENCE)
+    with _one_voice(dist.PrefixStore("sixfold", store), rank):
         yield Processes(rank, size, chosen)
-    finally:
-        dist.destroy_process_group()
+        # A DistributedDataParallel must be gone by now: freed last, it would free the group while it holds the lock of
+        # the interpreter, for which the group's threads may be waiting.
+        gc.collect()
+        dist.destroy_process_group()  # not after an error, when others might never come
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """A tensor of which each process may hold a part, in full. All processes must ask."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+@contextmanager
+def _one_voice(store: dist.Store, rank: int) -> Iterator[None]:
+    """An error in one process is soon one in all, since they miss it: only the first says what is wrong."""
+    try:
+        yield
+    except Exception:
+        try:
+            speaker = int(store.compare_set("speaker", "", str(rank)))
+        except RuntimeError:  # the one that kept the store is gone
+            speaker = 0
+        if speaker != rank:
+            raise SystemExit(1) from None
+        raise
 
 
-def whole_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: whole(tensor) for name, tensor in tensors.items()}
+class _WithSpare(nn.Module):
+    """A model, and a parameter that it never uses: looking for such ones in vain, torch would print a warning."""
+
+    def __init__(self, model: Model):
+        super().__init__()
+        self.model = model
+        self.spare = nn.Parameter(next(model.parameters()).new_zeros(1))
+
+    def forward(self, *arguments: Any) -> Losses:
+        return self.model(*arguments)
 
 
-def _shard(model: Model) -> nn.Module:
+def _shard(model: Model, mesh: DeviceMesh) -> nn.Module:
     """Each process keeps a part of every layer, and of the rest (tables, head) as one group.
 
-    A layer that is applied many times is one module, and is sharded once.
+    A layer's weights are whole while it is called, and only then; one that is applied many times is one module.
     """
     for layer in _layers(model):
-        fully_shard(layer)
-    fully_shard(model)
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
     return model
 
 
-def _layers(model: Model) -> list[nn.Module]:
-    """The layers of all stacks, each once."""
-    lists = (part.layers for part in model.modules() if isinstance(getattr(part, "layers", None), nn.ModuleList))
-    return [layer for layers in lists for layer in cast("nn.ModuleList", layers)]
+def _layers(model: Model) -> Iterator[nn.Module]:
+    """The layers of all stacks, each once: what a stack calls `layers`, or the one that it calls `layer`."""
+    for stack in model.children():
+        for name, part in stack.named_children():
+            if name == "layers":
+                yield from part.children()
+            elif name == "layer":
+                yield part
 
 
 def share(items: Sequence[T], processes: Processes) -> Sequence[T]:

@@ -60,13 +60,7 @@ def train(
             made.tokenizers.save(run.directory)
         prepared = _open(run, processes)
         config = _resolve(run, config, prepared, processes, display)
-        trainer = Trainer(run, config, prepared, processes, display)
-        if before is not None:
-            _adopt(trainer, before)
-        if processes.first:
-            _begin(run, config, prepared, before)
-        trainer.save()
-        return _go(trainer)
+        return _go(_new(run, config, prepared, processes, display, before))
 
 
 def resume(
@@ -91,14 +85,7 @@ def resume(
         prepared = _open(run, processes)
         if processes.first and (settings or changed):
             run.begin(config, {**run.read_about(), "hashes": prepared.hashes})
-        trainer = Trainer(run, config, prepared, processes, display)
-        saved = _last_checkpoint(run, display)
-        if saved is None:
-            trainer.log.cut(0)
-            trainer.save()
-        else:
-            trainer.restore(saved, new_data=bool(changed))
-        return _go(trainer)
+        return _go(_restored(run, config, prepared, processes, display, new_data=bool(changed)))
 
 
 def _check(config: Config) -> None:
@@ -168,8 +155,35 @@ def _resolve(run: Run, config: Config, prepared: Prepared, processes: Processes,
     return config.with_steps(steps)
 
 
+def _new(
+    run: Run, config: Config, prepared: Prepared, processes: Processes, display: Display, before: Run | None
+) -> Trainer:
+    """A trainer at its first step, which is saved: from here on the directory is a run."""
+    trainer = Trainer(run, config, prepared, processes, display)
+    if before is not None:
+        _adopt(trainer, before)
+    if processes.first:
+        _begin(run, config, prepared, before)
+    trainer.save()
+    return trainer
+
+
+def _restored(
+    run: Run, config: Config, prepared: Prepared, processes: Processes, display: Display, new_data: bool
+) -> Trainer:
+    """A trainer where the last checkpoint was made."""
+    trainer = Trainer(run, config, prepared, processes, display)
+    saved = _last_checkpoint(run, processes, display)
+    if saved is None:
+        trainer.log.cut(0)
+        trainer.save()
+    else:
+        trainer.restore(saved, new_data=new_data)
+    return trainer
+
+
 def _begin(run: Run, config: Config, prepared: Prepared, before: Run | None) -> None:
-    """From here on the directory is a run."""
+    """Write down what is to be done."""
     about: dict[str, Any] = {"hashes": prepared.hashes, "report": prepared.report.json()}
     run.begin(config, about if before is None else {**about, "from": str(before.directory.resolve())})
 
@@ -202,7 +216,14 @@ def _changed(run: Run, config: Config, display: Display) -> str | None:
     return ", ".join(different) or None
 
 
-def _last_checkpoint(run: Run, display: Display) -> checkpoint.Checkpoint | None:
+def _last_checkpoint(run: Run, processes: Processes, display: Display) -> checkpoint.Checkpoint | None:
+    """The last that is whole, which is for the first process to say."""
+    found = _whole_checkpoint(run, display) if processes.first else None
+    name = processes.agree(found and found.path.name)
+    return found or (name and checkpoint.trust(run.training / name))
+
+
+def _whole_checkpoint(run: Run, display: Display) -> checkpoint.Checkpoint | None:
     for found in checkpoint.latest(run.training):
         if isinstance(found, checkpoint.Checkpoint):
             return found

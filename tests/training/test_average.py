@@ -7,7 +7,8 @@ from sixfold.config import Training
 from sixfold.run import Run
 from sixfold.training import checkpoint
 from sixfold.training.average import make_average
-from sixfold.training.processes import Processes, whole_tensors
+from sixfold.training.processes import Processes
+from sixfold.training.shards import whole_tensors
 from tests.small import seeded, small_model
 
 

@@ -9,7 +9,7 @@ from sixfold.models import Batch
 from sixfold.spec import Group
 from sixfold.training import checkpoint
 from sixfold.training.optimizer import make_optimizers
-from sixfold.training.processes import whole_tensors
+from sixfold.training.shards import whole_tensors
 from tests.small import MODIFICATIONS, VOCAB, seeded, small_model
 
 OPTIMIZERS = ("adamw", "adafactor", "sgd", "muon")

@@ -1,0 +1,110 @@
+"""All three kinds of models train from text, and the ways to compute a step change only what they say."""
+
+import os
+import signal
+
+import pytest
+
+from sixfold.config import read_config
+from sixfold.run import Run
+from sixfold.training.display import Quiet
+from sixfold.training.loop import Trainer
+from sixfold.training.start import resume, train
+from tests.training import tiny
+
+TEXT = "the cat sat on the mat and the dog sat on the log\nhow now brown cow, said the dog to the cat\n"
+
+
+def recipe(folder, name, **settings):
+    """A tiny run of one of the recipes for plain text."""
+    (folder / "train.txt").write_text(TEXT * 20)
+    (folder / "valid.txt").write_text(TEXT)
+    plain = {
+        "data.train": str(folder / "train.txt"),
+        "data.valid": str(folder / "valid.txt"),
+        "data.tokenizer": "characters",
+        "data.vocabulary": "null",
+        "data.context": "16",
+        "model.d_model": "16",
+        "model.d_ff": "32",
+        "model.heads": "2",
+        "model.layers": "1",
+        "training.steps": "30",
+        "training.batch_tokens": "200",
+        "training.learning_rate": "1e-2",
+        "training.warmup_steps": "3",
+        "training.validate_every": "15",
+        "training.checkpoint_every": "10",
+        "training.log_every": "5",
+        "training.device": "cpu",
+    }
+    return read_config(name, {**plain, **{key.replace("__", "."): value for key, value in settings.items()}})
+
+
+def losses(run):
+    return [record["loss"] for record in run.records() if record["kind"] == "train"]
+
+
+@pytest.mark.parametrize("name", ["lm", "mlm"])
+@pytest.mark.parametrize("tokenizer", ["characters", "bytes", "bpe"])
+def test_a_plain_text_is_learned(tmp_path, name, tokenizer):
+    run = Run(tmp_path / "run")
+    train(recipe(tmp_path, name, data__tokenizer=tokenizer), run.directory, display=Quiet())
+    assert losses(run)[-1] < 0.8 * losses(run)[0]
+    assert [r["best"] for r in run.records() if r["kind"] == "valid"] == [True, True]
+
+
+@pytest.mark.parametrize("name", ["lm", "mlm"])
+def test_an_interrupted_one_ends_as_one_left_alone(tmp_path, monkeypatch, name):
+    config, whole, broken = recipe(tmp_path, name), Run(tmp_path / "whole"), Run(tmp_path / "broken")
+    train(config, whole.directory, display=Quiet())
+    step = Trainer.step
+
+    def interrupted(trainer):
+        step(trainer)
+        if trainer.progress.step == 13:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Trainer, "step", interrupted)
+    assert train(config, broken.directory, display=Quiet()).signal == signal.SIGINT
+    monkeypatch.setattr(Trainer, "step", step)
+    resume(broken.directory, display=Quiet())
+    assert tiny.bytes_of(broken)["model.safetensors"] == tiny.bytes_of(whole)["model.safetensors"]
+    assert tiny.log_without_times(broken) == tiny.log_without_times(whole)
+
+
+def test_recomputing_changes_nothing_and_half_precision_a_little(tmp_path):
+    found = {}
+    for name, settings in {
+        "plain": {},
+        "recomputed": {"training__recompute": "true"},
+        "half": {"training__precision": "bfloat16"},
+    }.items():
+        run = Run(tmp_path / name)
+        train(recipe(tmp_path, "lm", **settings), run.directory, display=Quiet())
+        found[name] = losses(run)
+    assert found["recomputed"] == found["plain"]
+    assert found["half"] != found["plain"]
+    assert found["half"] == pytest.approx(found["plain"], rel=0.02)
+
+
+def test_what_is_logged_has_no_smoothing(tmp_path):
+    """Before the first step has acted, the loss is that of the fresh model, whatever the smoothing."""
+    found = []
+    for smoothing in ("0.0", "0.3"):
+        run = Run(tmp_path / smoothing)
+        config = recipe(
+            tmp_path,
+            "lm",
+            training__label_smoothing=smoothing,
+            training__steps="1",
+            training__log_every="1",
+        )
+        train(config, run.directory, display=Quiet())
+        found += losses(run)
+    assert found[0] == found[1]
+
+
+def test_a_model_of_classes_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"model\.classes"):
+        train(recipe(tmp_path, "mlm", model__classes="3"), tmp_path / "run", display=Quiet())
