@@ -23,6 +23,8 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive
 TWO = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
 TOLERANCE = 1e-6
 
+pytestmark = pytest.mark.xdist_group("processes")  # all these tests look at the same runs: make them once
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
