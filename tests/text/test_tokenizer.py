@@ -278,7 +278,7 @@ def test_files_of_another_format_or_kind_are_refused_by_name(all_kinds, tmp_path
         (("model", "vocab"), lambda vocabulary: vocabulary | {"two words": 300}, "'two words' can be no piece"),
         (("model", "vocab"), lambda vocabulary: vocabulary | {"猫": 300}, "'猫' can be no piece"),
         (("model", "vocab"), lambda vocabulary: vocabulary | {"zzz": 5000}, "was changed"),
-        (("model", "vocab"), lambda vocabulary: vocabulary | {[*vocabulary][-1]: 0}, "was changed|damaged"),
+        (("model", "vocab"), lambda vocabulary: vocabulary | {[*vocabulary][-1]: 0}, "was changed|damaged|id 0 is"),
         (("model", "merges"), lambda merges: [*merges, ["Z", "Q"]], "damaged"),
         (("model", "dropout"), 0.5, "was changed"),
         (("normalizer",), {"type": "Lowercase"}, "was changed"),

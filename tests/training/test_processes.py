@@ -1,5 +1,6 @@
 """Many processes train as one does, whether each has all weights or a part of them."""
 
+import fcntl
 import os
 import pickle
 import shutil
@@ -23,17 +24,20 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive
 TWO = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
 TOLERANCE = 1e-6
 
-pytestmark = pytest.mark.xdist_group("processes")  # all these tests look at the same runs: make them once
-
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """All runs of `many`, in one folder."""
-    folder = tiny.corpus(tmp_path_factory.mktemp("many"))
-    done = subprocess.run(
-        [*TWO, "tests.training.many", str(folder)], env=ENVIRONMENT, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+def runs(tmp_path_factory, worker_id):
+    """All runs of `many`, in one folder; the workers of pytest share it, and the first that comes makes them."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "many"
+    folder.mkdir(exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "done").exists():
+            command = [*TWO, "tests.training.many", str(tiny.corpus(folder))]
+            done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+            assert done.returncode == 0, done.stdout + done.stderr
+            (folder / "done").touch()
     return lambda name: Run(folder / name)
 
 
