@@ -296,6 +296,8 @@ def count(
 
     _import(imports)
     if study:
+        given = {"RECIPE": recipe, "--modify": modify, **{f"--{key}": text for key, text in settings.items()}}
+        _not_with("--study", {name for name, value in given.items() if value})
         _count_study(as_json)
         return
     config = read_config(recipe, settings)

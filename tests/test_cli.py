@@ -199,3 +199,17 @@ def test_a_reader_that_has_enough_is_no_error():
     command = f"{sys.executable} -m sixfold list | head -1"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (("transformer-base",), "RECIPE"),
+        (("--modify", "rotary"), "--modify"),
+        (("--model.heads", "4"), "--model.heads"),
+    ],
+)
+def test_the_study_counts_its_own_rows_and_nothing_else(sixfold, given, named):
+    done = sixfold("count", "--study", *given)
+    assert done.returncode == 2
+    assert named in done.stderr
