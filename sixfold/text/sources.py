@@ -17,13 +17,12 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from sixfold.config import Data, Files
+from sixfold.config import EMBEDDED, Data, Files
 
 Part = Literal["train", "valid", "test"]
 Pair = tuple[str, str]  # source and target
 Stretch = tuple[str, bool]  # a piece of a document, and whether the document ends with it
 
-_EMBEDDED = "pronounce:"
 _BOM = b"\xef\xbb\xbf"
 _LONGEST_STRETCH = 1 << 16  # characters that a tokenizer gets at once: some texts are a single line of gigabytes
 
@@ -87,7 +86,7 @@ def _pair_source(data: Data, item: Files, key: str) -> Source[Pair]:
         assert item.target is not None
         return _parallel([_existing(key, item.source), _existing(key, item.target)], item.weight)
     name = item.path
-    if name.startswith(_EMBEDDED):
+    if name.startswith(EMBEDDED):
         return _embedded(name, item.weight, key)
     if _is_kind(name, ".tsv"):
         path = _existing(key, name)
@@ -107,7 +106,7 @@ def _pair_source(data: Data, item: Files, key: str) -> Source[Pair]:
 
 
 def _text_source(data: Data, item: Files, key: str) -> Source[Stretch]:
-    if item.path is None or item.path.startswith(_EMBEDDED):
+    if item.path is None or item.path.startswith(EMBEDDED):
         pairs = item.path or f"{{source: {item.source}, target: {item.target}}}"
         raise ValueError(f"{key} is {pairs}, which is pairs; a language model needs plain text or a .jsonl")
     path = _existing(key, item.path)
@@ -117,9 +116,9 @@ def _text_source(data: Data, item: Files, key: str) -> Source[Stretch]:
 
 
 def _embedded(name: str, weight: float, key: str) -> Source[Pair]:
-    part = name.removeprefix(_EMBEDDED)
+    part = name.removeprefix(EMBEDDED)
     if part not in ("train", "valid", "test"):
-        raise ValueError(f"{key} is {name!r}; there are {', '.join(_EMBEDDED + p for p in ('train', 'valid', 'test'))}")
+        raise ValueError(f"{key} is {name!r}; there are {', '.join(EMBEDDED + p for p in ('train', 'valid', 'test'))}")
     from sixfold.text import pronounce
 
     return Source(name, weight, partial(pronounce.examples, part))
