@@ -3,20 +3,49 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ASIDE = ".sixfold-aside."  # how names of what is not yet, or no longer, in its place begin
+_OLD = ".old"  # and how those of directories end that are being replaced
 
 
 def write_text(path: Path, text: str) -> None:
     """Put a text in the place of `path` in one move."""
     with Aside(path.parent) as aside:
         aside.write(path.name, lambda place: place.write_text(text, encoding="utf-8"))
+
+
+@contextmanager
+def naming(place: Path) -> Iterator[None]:
+    """Whoever hears that the disk is full should hear where: errors of writing don't say it by themselves."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(place)
+        raise
+
+
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, about: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file; if the disk fails it is an OSError, as with every other file."""
+    import safetensors.torch
+
+    try:
+        safetensors.torch.save_file(dict(tensors), path, None if about is None else dict(about))
+    except safetensors.SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from None
 
 
 class Aside:
@@ -33,8 +62,9 @@ class Aside:
         handle, aside = tempfile.mkstemp(dir=self.directory, prefix=f"{ASIDE}{name}.")
         os.close(handle)
         self._written[Path(aside)] = self.directory / name
-        write(Path(aside))
-        sync(Path(aside))
+        with naming(self.directory / name):
+            write(Path(aside))
+            sync(Path(aside))
 
     def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
         try:
@@ -53,9 +83,10 @@ def new_directory(place: Path) -> Iterator[Path]:
     place.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(dir=place.parent, prefix=f"{ASIDE}{place.name}."))
     try:
-        yield aside
-        for path in [*aside.rglob("*"), aside]:
-            sync(path)
+        with naming(place):
+            yield aside
+            for path in [*aside.rglob("*"), aside]:
+                sync(path)
         aside.chmod(0o777 & ~_umask())
         _put(aside, place)
     except BaseException:
@@ -65,7 +96,7 @@ def new_directory(place: Path) -> Iterator[Path]:
 
 def _put(aside: Path, place: Path) -> None:
     """Rename a directory to its place; what was there goes afterwards, and comes back if this fails."""
-    old = aside.with_name(f"{aside.name}.old")
+    old = aside.with_name(f"{aside.name}{_OLD}")
     if place.exists():
         place.rename(old)
     try:
@@ -86,7 +117,14 @@ def remove_directory(place: Path) -> None:
 
 
 def sweep(directory: Path) -> None:
-    """Remove what writers that were killed left aside. Only for who holds the lock of the directory."""
+    """Remove what writers that were killed left aside. Only for who holds the lock of the directory.
+
+    What was about to be replaced, and has not been, goes back to its place.
+    """
+    for old in directory.glob(f"{ASIDE}*{_OLD}"):
+        place = old.with_name(old.name.removeprefix(ASIDE).removesuffix(_OLD).rpartition(".")[0])
+        if not place.exists():
+            old.rename(place)
     for left in directory.glob(f"{ASIDE}*"):
         if left.is_dir():
             shutil.rmtree(left)

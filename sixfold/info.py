@@ -32,13 +32,22 @@ def describe_run(run: Run) -> dict[str, Any]:
     if config is not None or has_model:
         described["model"] = _model(run, config)
     if config is not None:
-        about = run.read_about() if run.about.exists() else {}
+        about = _about(run)
         records = list(run.records())
         described["data"] = _data(config, about)
         described["progress"] = _progress(run, config, records)
         described["best"] = _best(config, records)
         described["versions"], described["machine"] = about.get("versions"), about.get("machine")
+        described["problem"] = about.get("problem")
     return described
+
+
+def _about(run: Run) -> dict[str, Any]:
+    """What the run noted when it began. All else can be told without it."""
+    try:
+        return run.read_about() if run.about.exists() else {}
+    except ValueError as error:
+        return {"problem": str(error)}
 
 
 def who_writes(run: Run) -> str | None:
@@ -152,6 +161,7 @@ def table_of(described: Mapping[str, Any]) -> Table:
         rows += _architecture(model)
     if data is not None:
         rows += [*_data_rows(data), *_progress_rows(described["progress"], described["best"])]
+        rows.append(("problem", described["problem"]))
     return facts(*rows)
 
 

@@ -17,7 +17,6 @@ import fcntl
 import json
 import os
 import platform
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,9 +25,11 @@ from typing import Any
 
 import sixfold
 from sixfold.config import Config, read_config, write_config
-from sixfold.files import ASIDE, write_text
+from sixfold.files import ASIDE, remove_directory, sync, write_text
 
 TOKENIZERS = ("tokenizer.json", "source.tokenizer.json", "target.tokenizer.json")
+LOCK = "lock"
+_OWN = ("run.json", "log.jsonl", "model.json", "model.safetensors", *TOKENIZERS, "data", "training", "tensorboard")
 
 
 class Run:
@@ -45,12 +46,20 @@ class Run:
     def exists(self) -> bool:
         return self.config.exists()
 
+    @property
+    def draft(self) -> Run:
+        """Where what makes a new run is made ready, aside."""
+        return Run(self.directory / f"{ASIDE}new")
+
     def need_room(self) -> None:
-        """A run begins in a new or empty directory, or in the place of a run: nobody else's files are touched."""
-        begun = ("lock", "data", self.about.name, *TOKENIZERS)  # and broken off
+        """A run begins in a new or empty directory, or in the place of a run: nobody else's files are touched.
+
+        Where a beginning broke off there is a lock, and nothing that is not a run's.
+        """
         if self.directory.exists() and not self.exists():
             there = sorted(path.name for path in self.directory.iterdir())
-            foreign = [name for name in there if name not in begun and not name.startswith(ASIDE)]
+            own = (LOCK, *_OWN) if LOCK in there else ()
+            foreign = [name for name in there if name not in own and not name.startswith(ASIDE)]
             if foreign:
                 raise ValueError(
                     f"{self.directory} is no run, and holds {foreign[0]}: a run needs a directory of its own"
@@ -72,25 +81,44 @@ class Run:
         write_text(self.about, json.dumps(described, indent=2, ensure_ascii=False) + "\n")
         write_config(config, self.config)
 
+    def take_over_draft(self) -> None:
+        """In the place of an older run, which goes, put what was made ready."""
+        self.forget()
+        for path in self.draft.directory.iterdir():
+            path.rename(self.directory / path.name)
+        self.draft.directory.rmdir()
+        sync(self.directory)
+
     def forget(self) -> None:
         """Remove what an older run left here: first what makes it a run."""
-        own = ("model.json", "model.safetensors", *TOKENIZERS)
-        for path in (self.config, self.about, self.log, *(self.directory / name for name in own)):
-            path.unlink(missing_ok=True)
-        shutil.rmtree(self.training, ignore_errors=True)
+        for path in (self.config, *(self.directory / name for name in _OWN)):
+            if path.is_dir() and not path.is_symlink():
+                remove_directory(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Leave nothing of a beginning that broke off. Only for who holds the lock."""
+        self.forget()
+        (self.directory / LOCK).unlink(missing_ok=True)
+        if not any(self.directory.iterdir()):
+            self.directory.rmdir()
 
     def read_about(self) -> dict[str, Any]:
         """What `begin` wrote."""
         try:
-            return json.loads(self.about.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            about = json.loads(self.about.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
             raise ValueError(f"{self.about} can't be read: {error}") from None
+        if not isinstance(about, dict):
+            raise ValueError(f"{self.about} can't be read: it holds a {type(about).__name__}, not names and values")
+        return about
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Be the only writer. The lock is the kernel's, so it goes when its holder does, however it ends."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        with open(self.directory / "lock", "a+", encoding="utf-8") as file:
+        with open(self.directory / LOCK, "a+", encoding="utf-8") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -106,16 +134,19 @@ class Run:
         """The lines of the log. A last line that a crash cut short is left out."""
         if not self.log.exists():
             return
-        with open(self.log, encoding="utf-8") as file:
+        with open(self.log, "rb") as file:
             for number, line in enumerate(file, 1):
-                if line.endswith("\n"):
+                if line.endswith(b"\n"):
                     yield self._record(line, number)
 
-    def _record(self, line: str, number: int) -> dict[str, Any]:
+    def _record(self, line: bytes, number: int) -> dict[str, Any]:
         try:
-            return json.loads(line)
-        except ValueError as error:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{self.log}, line {number} is damaged: {error}") from None
+        if not isinstance(record, dict) or type(record.get("kind")) is not str or type(record.get("step")) is not int:
+            raise ValueError(f"{self.log}, line {number} is damaged: it is no record with a kind and a step")
+        return record
 
 
 def versions() -> dict[str, str]:

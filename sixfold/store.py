@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import safetensors
-import safetensors.torch
 import torch
 
 import sixfold
-from sixfold.files import Aside
+from sixfold.files import Aside, save_tensors
 from sixfold.models import Model, build
 from sixfold.registry import Chosen
 from sixfold.spec import Sizes
@@ -55,7 +54,7 @@ def save(model: Model, directory: str | Path, *, overwrite: bool = False) -> Non
     description = describe(model)
     text, belongs = json.dumps(description, indent=2) + "\n", {"sixfold": _fingerprint(description)}
     with Aside(directory) as aside:
-        aside.write(WEIGHTS, lambda path: safetensors.torch.save_file(tensors, path, belongs))
+        aside.write(WEIGHTS, lambda path: save_tensors(tensors, path, belongs))
         aside.write(DESCRIPTION, lambda path: path.write_text(text, encoding="utf-8"))
 
 
@@ -126,10 +125,7 @@ def _from_description(description: Mapping[str, Any], directory: Path) -> Model:
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"{directory / DESCRIPTION} is incomplete or damaged: {error}") from None
     except ValueError as error:
-        raise ValueError(
-            f"{directory / DESCRIPTION}: {error} (a modification of your own must be imported first: "
-            f"sixfold.import_file, or --import on the command line)"
-        ) from None
+        raise ValueError(f"{directory / DESCRIPTION}: {error}") from None
 
 
 def _compare(stored: Mapping[str, tuple[tuple[int, ...], str]], model: Model, path: Path) -> None:

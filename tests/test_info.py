@@ -155,6 +155,21 @@ def test_a_run_whose_modification_is_not_here_is_described_all_the_same(run):
     assert "200 of 400 steps" in text
 
 
+@pytest.mark.parametrize("line", [b"[1]", b'{"kind": "train"}', b'{"step": 3}', b"\xff", b'"\xff"'])
+def test_a_damaged_line_of_the_log_is_named(run, line):
+    run.log.write_bytes(json.dumps(RECORDS[0]).encode() + b"\n" + line + b"\n")
+    with pytest.raises(ValueError, match=r"log\.jsonl, line 2 is damaged"):
+        describe_run(run)
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "\udcff"])
+def test_a_run_whose_notes_are_damaged_is_described_all_the_same(run, text):
+    run.about.write_bytes(text.encode("utf-8", "surrogateescape"))
+    described = describe_run(run)
+    assert described["progress"]["step"] == 200
+    assert "run.json can't be read" in shown(described)
+
+
 def test_directories_that_are_neither(tmp_path):
     with pytest.raises(ValueError, match="neither a run nor a model"):
         describe_run(Run(tmp_path))

@@ -42,6 +42,12 @@ class Average:
         """Groups of tensors that belong into a checkpoint."""
         return {}
 
+    def handed_out(self, saved: Checkpoint) -> dict[str, Tensor]:
+        """What was to validate and hand out when the checkpoint was made."""
+        averaged = saved.tensors(_GROUP)
+        averaged.pop(_UPDATES, None)
+        return {**saved.tensors("model"), **averaged}
+
     def needs(self, steps: Sequence[int]) -> set[int]:
         """Of the steps whose checkpoints are there, the last first: those that are needed again."""
         return set()
@@ -111,6 +117,10 @@ class LastCheckpoints(Average):
                 tensor += tensors[name].to(tensor.device)
             number += 1
         return {**current, **{name: (tensor / number).to(current[name].dtype) for name, tensor in total.items()}}
+
+    def saved(self, candidate: nn.Module) -> dict[str, dict[str, Tensor]]:
+        """The mean: those that it is of may be gone by the time that it is wanted again."""
+        return {_GROUP: {name: t for name, t in candidate.state_dict().items() if t.is_floating_point()}}
 
     def needs(self, steps: Sequence[int]) -> set[int]:
         """For each checkpoint that the run may be resumed from, those before it."""

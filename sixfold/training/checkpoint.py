@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from sixfold.files import new_directory, remove_directory
+from sixfold.files import new_directory, remove_directory, save_tensors
 from sixfold.training import shards
 from sixfold.training.processes import Processes, share
 
@@ -77,7 +77,7 @@ def write(
             if parts:
                 shards.write(aside / name, parts)
             if processes.first and (rest or not parts):
-                safetensors.torch.save_file(rest, aside / f"{name}.safetensors")
+                save_tensors(rest, aside / f"{name}.safetensors")
         hashes = processes.gather(_hashes(aside, processes))
         if processes.first:
             files = {name: digest for each in hashes for name, digest in each.items()}

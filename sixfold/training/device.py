@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -19,7 +20,7 @@ def choose_device(name: str, local: int = 0) -> torch.device:
     except RuntimeError:
         raise ValueError(f"there is no device {name!r}; say auto, cpu, cuda or mps") from None
     if not there.get(device.type, False):
-        raise ValueError(f"this machine has no {name}; say --training.device auto")
+        raise ValueError(f"this machine has no {name}; say auto, for what there is")
     return torch.device("cuda", local) if device.type == "cuda" and device.index is None else device
 
 
@@ -56,4 +57,5 @@ def be_deterministic(yes: bool) -> None:
     # This would cost time, and we read only what we wrote.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if yes:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by CUDA when it is first used
         torch.backends.cudnn.benchmark = False

@@ -37,7 +37,8 @@ class Display:
 
     def __init__(self, stream: TextIO | None = None):
         stream = sys.stderr if stream is None else stream
-        self._screen = _screen(cast("TextIO", _Lasting(stream)))
+        # A process whose stderr is closed has none.
+        self._screen = Nowhere() if stream is None else _screen(cast("TextIO", _Lasting(stream)))
         self._pace = Pace()
         self._next = 0.0  # no drawing before
         self._last: Record | None = None  # record of training, where only the living lines show it

@@ -41,6 +41,7 @@ class Progress:
     tokens: int = 0  # scored target tokens so far
     validated: int = 0  # the last step that was validated
     best: float | None = None  # of the metric
+    best_loss: float | None = None  # of the same weights
     best_step: int = 0
     waited: int = 0  # validations since then
     # Since the last line of the log:
@@ -81,10 +82,13 @@ class Trainer:
             pieces=pieces,
             vocab=len(prepared.tokenizers.target),
         )
+        fingerprints = [tokenizer.fingerprint for tokenizer in prepared.tokenizers]
+        self.data = {"hashes": prepared.hashes, "tokenizers": fingerprints}
         self.average = make_average(training, run, processes)
         self.validation = Validation(config, prepared, processes)
         self.guard, self.progress = Guard(), Progress()
         self.saved = False  # whether there is a checkpoint of all this
+        self.gradient = math.nan  # its norm in the last step of this process
         self.log, self.signals = Log(run, display, active=processes.first), Signals()
         torch.manual_seed(training.seed * 1_000_003 + processes.rank)  # dropout differs between processes
 
@@ -100,6 +104,7 @@ class Trainer:
                 if not self.saved and (reason or self.checkpoint_is_due()):
                     self.save()
                 if reason:
+                    self.tell()  # after the checkpoint, which remembers the steps since the last line itself
                     self.log.event(self.progress.step, "stopped", reason=reason.text)
                     return reason
                 self.step()
@@ -162,28 +167,36 @@ class Trainer:
         return rate(self.config.training, self.progress.step, self.steps) * self.guard.rate
 
     def record(self, loss: float, norm: float, scored: float, seconds: float) -> None:
-        """A line of the log, every so many steps; the display hears of each step."""
+        """Add a step to what the next line of the log will say; the display hears of each."""
         progress = self.progress
         if math.isfinite(loss):
             progress.loss += loss * scored
             progress.scored += scored
         progress.padding.append(self.batches.padding)
+        self.gradient = norm
         self.display.step(progress.step, self.steps, loss, self.rate(), scored, seconds, self.batches.padding)
         if progress.step % self.config.training.log_every == 0 or progress.step == self.steps:
-            mean = progress.loss / max(progress.scored, 1)
-            self.log.write(
-                "train",
-                progress.step,
-                epoch=self.batches.epoch,
-                loss=mean,
-                perplexity=math.exp(min(mean, 700.0)),
-                learning_rate=self.rate(),
-                gradient=norm,
-                tokens=progress.tokens,
-                padding=sum(progress.padding) / len(progress.padding),
-                seconds=self.log.seconds(),
-            )
-            progress.loss, progress.scored, progress.padding = 0.0, 0.0, []
+            self.tell()
+
+    def tell(self) -> None:
+        """A line of the log on the steps since the last one, if there are any."""
+        progress = self.progress
+        if not progress.padding:
+            return
+        mean = progress.loss / progress.scored if progress.scored else math.nan
+        self.log.write(
+            "train",
+            progress.step,
+            epoch=self.batches.epoch,
+            loss=mean,
+            perplexity=math.exp(min(mean, 700.0)),
+            learning_rate=self.rate(),
+            gradient=self.gradient,
+            tokens=progress.tokens,
+            padding=sum(progress.padding) / len(progress.padding),
+            seconds=self.log.seconds(),
+        )
+        progress.loss, progress.scored, progress.padding = 0.0, 0.0, []
 
     def validation_is_due(self) -> bool:
         step = self.progress.step
@@ -197,11 +210,12 @@ class Trainer:
         if scores is None:  # somebody asked to stop, and cannot wait: it is done on resuming
             return
         self.saved = False
-        progress, value = self.progress, scores[self.validation.metric]
+        progress = self.progress
         progress.validated = progress.step
-        better = self.validation.is_better(value, progress.best)
+        better = self.validation.is_better(scores, progress.best, progress.best_loss)
         if better:
-            progress.best, progress.best_step, progress.waited = value, progress.step, 0
+            progress.best, progress.best_loss = scores[self.validation.metric], scores["loss"]
+            progress.best_step, progress.waited = progress.step, 0
         else:
             progress.waited += 1
         self.log.write("valid", progress.step, best=better, **scores)
@@ -224,8 +238,8 @@ class Trainer:
 
     def save(self) -> None:
         """Write everything down; then the model that is best so far, which can be made again from it."""
-        step, training = self.progress.step, self.config.training
-        grid = step % training.checkpoint_every == 0
+        step = self.progress.step
+        grid = step % self.config.training.checkpoint_every == 0
         self.load_candidate()
         random = self.processes.gather_tensors(generators(self.processes.device))
         tensors = {
@@ -239,21 +253,27 @@ class Trainer:
         self.saved = True
         self.derive()
         if self.processes.first:
-            recent = [int(p.name.removeprefix("step-")) for p in checkpoint.places(self.run.training)]
-            keep = {
-                *recent[: training.keep],
-                self.progress.best_step,
-                *self.average.needs(recent),
-                *self.good_steps()[:1],
-            }
-            checkpoint.prune(self.run.training, keep)
+            self.prune()
         self.processes.wait()
+
+    def prune(self, later_too: bool = True) -> None:
+        """Delete the checkpoints that nobody will need again.
+
+        Later ones than this step are damaged, and of a future that will be another one; but until there is something
+        in their place, they may stay.
+        """
+        now, keep = self.progress.step, self.config.training.keep
+        steps = [int(p.name.removeprefix("step-")) for p in checkpoint.places(self.run.training)]
+        recent, later = [s for s in steps if s <= now], [s for s in steps if s > now]
+        wanted = {*recent[:keep], self.progress.best_step, *self.average.needs(recent), *self.good_steps()[:1]}
+        checkpoint.prune(self.run.training, wanted if later_too else wanted.union(later))
 
     def state(self) -> dict[str, Any]:
         """All that is not a tensor."""
         return {
             "step": self.progress.step,
             "progress": asdict(self.progress),
+            "data": self.data,
             "batches": self.batches.state(),
             "guard": self.guard.state(),
             "healthy": self.guard.healthy,
@@ -264,21 +284,38 @@ class Trainer:
 
     def derive(self) -> None:
         """The run's own model is the best one; without validation, the last."""
-        if self.processes.first and (not self.validation.possible or self.progress.best_step == self.progress.step):
+        if self.processes.first and self.best_step() == self.progress.step:
             store.save(self.candidate, self.run.directory, overwrite=True)
+
+    def derive_again(self, saved: checkpoint.Checkpoint) -> None:
+        """The run's own model as it was when this checkpoint was the last, whatever has become of it since."""
+        step = self.best_step()
+        try:
+            best = saved if step == saved.step else checkpoint.read(self.run.training / f"step-{step}")
+        except checkpoint.DamagedError as damage:
+            self.display.say(f"{damage}; that was the best so far, so {store.WEIGHTS} is left as it is")
+            return
+        checkpoint.load_weights(self.candidate, self.average.handed_out(best))
+        store.save(self.candidate, self.run.directory, overwrite=True)
+
+    def best_step(self) -> int:
+        return self.progress.best_step if self.validation.possible else self.progress.step
 
     def load_candidate(self) -> None:
         """Give the copy that is validated and handed out the weights of now, averaged if that is wished."""
         weights = whole_tensors(self.model.state_dict())
         checkpoint.load_weights(self.candidate, self.average.weights(weights, self.progress.step))
 
-    def restore(self, saved: checkpoint.Checkpoint, new_data: bool = False) -> None:
+    def restore(self, saved: checkpoint.Checkpoint) -> None:
         """Go on from a checkpoint, bit for bit; with new data, from the beginning of another epoch."""
         state = saved.state
+        data = state.get("data", self.data)  # early checkpoints don't say
+        if data["tokenizers"] != self.data["tokenizers"]:
+            raise ValueError(f"{saved.path} was made with other tokenizers than are in {self.run.directory} now")
         self.load_tensors(saved)
         self.progress = Progress(**state["progress"])
-        place = state["batches"]
-        self.batches.load_state({"epoch": place["epoch"] + 1, "index": 0} if new_data else place)
+        place, same = state["batches"], data["hashes"] == self.data["hashes"]
+        self.batches.load_state(place if same else {"epoch": place["epoch"] + 1, "index": 0})
         self.guard.load_state(state["guard"])
         self.log.cut(state["log"])
         if state["processes"] == self.processes.size:
@@ -286,8 +323,9 @@ class Trainer:
         else:
             torch.manual_seed(self.config.training.seed * 1_000_003 + state["step"] * 997 + self.processes.rank)
         self.saved = True
-        self.load_candidate()
-        self.derive()
+        if self.processes.first:  # what came after the checkpoint was written may have been cut off
+            self.derive_again(saved)
+            self.prune(later_too=False)
 
     def roll_back(self) -> None:
         """Weights and optimiser as they were at the last good checkpoint; the data go on."""

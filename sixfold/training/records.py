@@ -9,7 +9,7 @@ import os
 import time
 from typing import Any
 
-from sixfold.files import sync
+from sixfold.files import naming, sync
 from sixfold.run import Run
 from sixfold.training.board import Board
 from sixfold.training.display import Display
@@ -28,9 +28,11 @@ class Log:
         if not self._active:
             return
         record = strict({"kind": kind, "step": step, **fields})
-        with open(self._path, "ab", buffering=0) as file:
+        line = json.dumps(record, allow_nan=False).encode() + b"\n"
+        with naming(self._path), open(self._path, "ab", buffering=0) as file:
             # In one write: what a kill leaves is whole lines, and at most one torn at the end.
-            file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
+            while line:  # a disk that is filling up takes a part, and then says so
+                line = line[file.write(line) :]
         self._display.line(record)
         self._board.line(record)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from sixfold.run import Run
 from sixfold.text.corpus import Prepared, data_hashes, open_prepared, prepare
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.training import checkpoint
+from sixfold.training.check import check
 from sixfold.training.device import be_deterministic
 from sixfold.training.display import Display, Quiet
 from sixfold.training.loop import Trainer
@@ -45,22 +47,28 @@ def train(
     start_from: Path | None = None,
     display: Display | None = None,
 ) -> Outcome:
-    """Train a model from the beginning. With `start_from`, its beginning is a trained run's model and tokenizer."""
+    """Train a model from the beginning. With `start_from`, its beginning is a trained run's model and tokenizer.
+
+    All is made ready aside: a run that is overwritten goes when the new one can begin, and not before.
+    """
     run, before = Run(out), None if start_from is None else Run(start_from).need()
-    _check(config)
+    if before is not None and before.directory.resolve() == run.directory.resolve():
+        raise ValueError(f"--from {start_from} is the directory to write to, and can't be both; give another --out")
+    config = check(config, before).with_whole_paths()
     run.need_room()
-    config = config.with_whole_paths()
     with _at_work(run, config, display) as (processes, display):
         if processes.first:
             if run.exists() and not overwrite:
                 raise ValueError(f"{out} holds a run; go on with --resume {out}, or say --overwrite to begin anew")
             tokenizers = None if before is None else Tokenizers.load(before.directory)
-            made = _prepare(run, config, display, tokenizers)
-            run.forget()
-            made.tokenizers.save(run.directory)
-        prepared = _open(run, processes)
-        config = _resolve(run, config, prepared, processes, display)
-        return _go(_new(run, config, prepared, processes, display, before))
+            _prepare(run.draft, config, display, tokenizers).tokenizers.save(run.draft.directory)
+        prepared = _open(run.draft, processes)
+        config = _resolve(run.draft, config, prepared, processes, display)
+        trainer = Trainer(run, config, prepared, processes, display)
+        if before is not None:
+            checkpoint.load_weights(trainer.model, store.load(before.directory).state_dict())
+        _begin(trainer, prepared, before)
+        return _go(trainer)
 
 
 def resume(
@@ -77,49 +85,53 @@ def resume(
             raise ValueError(f"--{key} can't change when a run is resumed; only {', '.join(_MAY_CHANGE)} can")
     config = read_config(run.config, settings)
     with _at_work(run, config, display) as (processes, display):
-        changed = processes.agree(_changed(run, config, display) if processes.first else None)
-        if changed and not allow_changed_data:
-            raise ValueError(f"the data have changed since this run began: {changed}; --allow-changed-data takes them")
-        if processes.first and changed:
-            _prepare(run, config, display, Tokenizers.load(run.directory))
-        prepared = _open(run, processes)
-        if processes.first and (settings or changed):
-            run.begin(config, {**run.read_about(), "hashes": prepared.hashes})
-        return _go(_restored(run, config, prepared, processes, display, new_data=bool(changed)))
-
-
-def _check(config: Config) -> None:
-    if config.data.train is None:
-        raise ValueError("what should it learn from? Give --data.train, or a recipe that says it")
-    if config.model.classes:
-        raise ValueError(f"model.classes is {config.model.classes}, but `train` can't teach classes yet; it must be 0")
+        saved = _last_checkpoint(run, processes, display)
+        if processes.first:
+            _provide_data(run, config, display, allow_changed_data)
+        trainer = Trainer(run, config, _open(run, processes), processes, display)
+        trainer.restore(saved)
+        if processes.first and settings:
+            run.begin(config, run.read_about())
+        return _go(trainer)
 
 
 @contextmanager
 def _at_work(run: Run, config: Config, display: Display | None) -> Iterator[tuple[Processes, Display]]:
-    """Together with the other processes, the run locked, deterministic if wished; a new directory goes if it fails."""
-    new = not run.directory.exists()
+    """Together with the other processes, the run locked, deterministic if wished."""
     be_deterministic(config.training.deterministic)
     with together(config.training.device) as processes:
         shown = (display or Display()) if processes.first else Quiet()
         try:
-            if not processes.first:
+            with _held(run) if processes.first else nullcontext():
                 yield processes, shown
-                return
-            with run.locked():
-                sweep(run.directory)
-                sweep(run.training)
-                yield processes, shown
+        except OSError as error:
+            _say_what_is_safe(error, run)
+            raise
         finally:
             shown.close()
-            if processes.first and new and not run.exists():
-                _remove_traces(run)
 
 
-def _remove_traces(run: Run) -> None:
-    (run.directory / "lock").unlink(missing_ok=True)
-    if run.directory.exists() and not any(run.directory.iterdir()):
-        run.directory.rmdir()
+def _say_what_is_safe(error: OSError, run: Run) -> None:
+    """Let an error such as a full disk also say what is not lost."""
+    for place in checkpoint.places(run.training)[:1] if run.exists() else ():
+        step, again = int(place.name.removeprefix("step-")), f"sixfold train --resume {shlex.quote(str(run.directory))}"
+        error.add_note(f"all is safe up to step {step:,}: when this is mended, {again} goes on from there")
+
+
+@contextmanager
+def _held(run: Run) -> Iterator[None]:
+    """The run locked, and rid of what was never finished; a new directory that becomes no run goes again."""
+    new = not run.directory.exists()
+    with run.locked():
+        try:
+            sweep(run.directory)
+            sweep(run.training)
+            yield
+        finally:
+            with suppress(OSError):  # whatever went wrong is more important
+                sweep(run.directory)
+                if new and not run.exists():
+                    run.remove()
 
 
 def _prepare(run: Run, config: Config, display: Display, tokenizers: Tokenizers | None) -> Prepared:
@@ -155,80 +167,77 @@ def _resolve(run: Run, config: Config, prepared: Prepared, processes: Processes,
     return config.with_steps(steps)
 
 
-def _new(
-    run: Run, config: Config, prepared: Prepared, processes: Processes, display: Display, before: Run | None
-) -> Trainer:
-    """A trainer at its first step, which is saved: from here on the directory is a run."""
-    trainer = Trainer(run, config, prepared, processes, display)
-    if before is not None:
-        _adopt(trainer, before)
-    if processes.first:
-        _begin(run, config, prepared, before)
+def _begin(trainer: Trainer, prepared: Prepared, before: Run | None) -> None:
+    """Take the place of what was there, and save the first step; with its configuration, the directory is a run."""
+    run, first = trainer.run, trainer.processes.first
+    if first:
+        run.take_over_draft()
     trainer.save()
-    return trainer
+    if first:
+        about: dict[str, Any] = {"hashes": prepared.hashes, "report": prepared.report.json()}
+        origin = {} if before is None else {"from": str(before.directory.resolve())}
+        run.begin(trainer.config, {**about, **origin})
 
 
-def _restored(
-    run: Run, config: Config, prepared: Prepared, processes: Processes, display: Display, new_data: bool
-) -> Trainer:
-    """A trainer where the last checkpoint was made."""
-    trainer = Trainer(run, config, prepared, processes, display)
-    saved = _last_checkpoint(run, processes, display)
-    if saved is None:
-        trainer.log.cut(0)
-        trainer.save()
-    else:
-        trainer.restore(saved, new_data=new_data)
-    return trainer
+def _provide_data(run: Run, config: Config, display: Display, allow_changed: bool) -> None:
+    """See that data/ holds the text that run.json speaks of, or other text if that is allowed.
+
+    It can be prepared again as it was. Files that are gone are no matter as long as nobody has to.
+    """
+    about = run.read_about()
+    then, now = about.get("hashes", {}), _hashes(config, display)
+    different = [] if now is None else [name for name in {**then, **now} if then.get(name) != now.get(name)]
+    if different and not allow_changed:
+        raise ValueError(
+            f"the data have changed since this run began: {', '.join(different)}; --allow-changed-data takes them"
+        )
+    tokenizers = Tokenizers.load(run.directory)
+    problem = _problem(run, tokenizers, now or then)
+    if problem is None:
+        return
+    if now is None:
+        raise ValueError(f"{problem}; for that, the data files must be there as they were")
+    display.say(problem)
+    made = _prepare(run, config, display, tokenizers)
+    if different:
+        run.begin(config, {**about, "hashes": made.hashes, "report": made.report.json()})
 
 
-def _begin(run: Run, config: Config, prepared: Prepared, before: Run | None) -> None:
-    """Write down what is to be done."""
-    about: dict[str, Any] = {"hashes": prepared.hashes, "report": prepared.report.json()}
-    run.begin(config, about if before is None else {**about, "from": str(before.directory.resolve())})
-
-
-def _adopt(trainer: Trainer, before: Run) -> None:
-    """Take the weights of a trained model, which must have the same shape."""
-    old, new = store.load(before.directory), trainer.model
-    for key, size in vars(old.sizes).items():
-        if key != "dropout" and size != getattr(new.sizes, key):
-            raise ValueError(f"--from {before.directory}: its {key} is {size}, here {getattr(new.sizes, key)}")
-    if old.assembly.modifications != new.assembly.modifications:
-        mine, theirs = (_names(m) for m in (new, old))
-        raise ValueError(f"--from {before.directory}: its modifications are {theirs}, here {mine}")
-    checkpoint.load_weights(new, old.state_dict())
-
-
-def _names(model: Any) -> str:
-    return ", ".join(chosen.name for chosen in model.assembly.modifications) or "none"
-
-
-def _changed(run: Run, config: Config, display: Display) -> str | None:
-    """What is different about the data files now. Files that are gone are no matter: the run has what it needs."""
-    then = run.read_about().get("hashes", {})
+def _hashes(config: Config, display: Display) -> dict[str, str] | None:
+    """Of the data files as they are now, if they are there."""
     try:
-        now = data_hashes(config)
+        return data_hashes(config)
     except (OSError, ValueError) as error:
         display.say(f"the data files can't be compared ({error}); the run goes on with what it has prepared")
         return None
-    different = [name for name in {**then, **now} if then.get(name) != now.get(name)]
-    return ", ".join(different) or None
 
 
-def _last_checkpoint(run: Run, processes: Processes, display: Display) -> checkpoint.Checkpoint | None:
+def _problem(run: Run, tokenizers: Tokenizers, hashes: Mapping[str, str]) -> str | None:
+    """Why the text must be prepared again."""
+    try:
+        found = open_prepared(run.data, tokenizers).hashes
+    except ValueError as error:
+        return f"the text must be prepared again: {error}"
+    return None if found == hashes else f"the text must be prepared again: {run.data} was made of other files"
+
+
+def _last_checkpoint(run: Run, processes: Processes, display: Display) -> checkpoint.Checkpoint:
     """The last that is whole, which is for the first process to say."""
     found = _whole_checkpoint(run, display) if processes.first else None
     name = processes.agree(found and found.path.name)
-    return found or (name and checkpoint.trust(run.training / name))
+    return found or checkpoint.trust(run.training / name)
 
 
-def _whole_checkpoint(run: Run, display: Display) -> checkpoint.Checkpoint | None:
+def _whole_checkpoint(run: Run, display: Display) -> checkpoint.Checkpoint:
+    damaged: list[checkpoint.DamagedError] = []
     for found in checkpoint.latest(run.training):
         if isinstance(found, checkpoint.Checkpoint):
+            for damage in damaged:
+                display.say(f"{damage}; {found.path.name} is used")
             return found
-        display.say(f"{found}; the one before is used")
-    return None
+        damaged.append(found)
+    what = "; ".join(str(damage) for damage in damaged) or f"{run.training} holds none"
+    raise ValueError(f"there is no checkpoint to go on from: {what}; train --overwrite begins anew")
 
 
 def _go(trainer: Trainer) -> Outcome:

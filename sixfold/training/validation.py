@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from sixfold.config import Config
-from sixfold.decoding.translator import Stopped, Translator
+from sixfold.decoding.task import Stopped
+from sixfold.decoding.translator import Translator
 from sixfold.models import EncoderDecoder, Model
 from sixfold.scoring.metrics import METRICS
 from sixfold.text.batches import in_order
@@ -19,51 +21,78 @@ from sixfold.training.signals import Signals
 LOSSES = ("loss", "perplexity")
 
 
+def choose_metric(config: Config) -> str:
+    """What says which weights are best."""
+    kind, name = config.model.kind, config.training.metric
+    if name == "auto":
+        return "bleu" if kind == "encoder_decoder" else "loss"
+    known = [*LOSSES, *(METRICS if kind == "encoder_decoder" else ())]
+    if name not in known:
+        raise ValueError(f"training.metric: there is no {name!r} for {kind}; there are {', '.join(known)}")
+    return name
+
+
+def check_validation(config: Config) -> None:
+    """Raise a ValueError if validation can't be done as it is asked for."""
+    training = config.training
+    asked = {"metric": None if choose_metric(config) == "loss" else training.metric, "patience": training.patience}
+    for key, value in asked.items():
+        if value not in (None, "auto") and config.data.valid is None:
+            raise ValueError(f"training.{key} is {value}, but there is nothing to validate on: give --data.valid too")
+
+
 class Validation:
     """Scores a model; sentences are dealt to the processes, each of which has all weights."""
 
     def __init__(self, config: Config, prepared: Prepared, processes: Processes):
         self.config, self.prepared, self.processes = config, prepared, processes
-        self.metric = self._choose()
+        self.metric = choose_metric(config)
 
     @property
     def possible(self) -> bool:
         return self.prepared.valid is not None
 
-    def _choose(self) -> str:
-        kind, name = self.config.model.kind, self.config.training.metric
-        if name == "auto":
-            return "bleu" if kind == "encoder_decoder" else "loss"
-        known = [*LOSSES, *(METRICS if kind == "encoder_decoder" else ())]
-        if name not in known:
-            raise ValueError(f"training.metric: there is no {name!r} for {kind}; there are {', '.join(known)}")
-        return name
-
-    def is_better(self, value: float, best: float | None) -> bool:
-        if best is None or math.isnan(best):
-            return True
+    def is_better(self, scores: Mapping[str, float], best: float | None, best_loss: float | None) -> bool:
+        """Whether these are the best so far: by the metric; of equals the lower loss; never what is no number."""
+        value, loss = scores[self.metric], scores["loss"]
+        if not (math.isfinite(value) and math.isfinite(loss)):
+            return False
+        if best is None or value == best:
+            return best_loss is None or loss < best_loss
         up = self.metric in METRICS and METRICS[self.metric].higher_is_better
         return value > best if up else value < best
 
     def score(self, model: Model, signals: Signals) -> dict[str, float] | None:
         """The loss, the perplexity and the metric; None if a signal came in between."""
+        losses = self._by_all(self._loss, model, signals)
+        if losses is None:
+            return None
+        loss = sum(total for total, _ in losses) / sum(scored for _, scored in losses)
+        scores = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+        if self.metric not in METRICS:
+            return scores
+        if not math.isfinite(loss):  # a model that knows no probabilities has nothing to say
+            return {**scores, self.metric: math.nan}
+        shares = self._by_all(self._decode, model, signals)
+        if shares is None:
+            return None
+        hypotheses = [""] * len(self.prepared.references)
+        for rank, texts in enumerate(shares):
+            hypotheses[rank :: self.processes.size] = texts
+        truth = [reference.targets for reference in self.prepared.references]
+        return {**scores, **METRICS[self.metric].score(hypotheses, truth)}
+
+    def _by_all(self, work: Callable[[Model, Signals], Any], model: Model, signals: Signals) -> list[Any] | None:
+        """What each process has made of its share; None if a signal came in between, to whichever of them."""
         try:
-            mine: list[Any] | None = [self._loss(model, signals), self._decode(model, signals)]
+            mine = work(model, signals)
         except Stopped:
             mine = None
         everybody = self.processes.gather(mine)
         if None in everybody:
             signals.asked = True
             return None
-        total, scored = (sum(part[0][i] for part in everybody) for i in range(2))
-        scores = {"loss": total / scored, "perplexity": math.exp(min(total / scored, 700.0))}
-        if self.metric in METRICS:
-            hypotheses = [""] * len(self.prepared.references)
-            for rank, (_, texts) in enumerate(everybody):
-                hypotheses[rank :: self.processes.size] = texts
-            truth = [reference.targets for reference in self.prepared.references]
-            scores.update(METRICS[self.metric].score(hypotheses, truth))
-        return scores
+        return everybody
 
     @torch.inference_mode()
     def _loss(self, model: Model, signals: Signals) -> tuple[float, float]:
@@ -81,8 +110,7 @@ class Validation:
         return total, scored
 
     def _decode(self, model: Model, signals: Signals) -> list[str]:
-        if self.metric not in METRICS or not isinstance(model, EncoderDecoder):
-            return []
-        translator = Translator(model, self.prepared.tokenizers, **self.config.decoding.model_dump())
+        assert isinstance(model, EncoderDecoder), "only these have metrics"
+        translator = Translator(model, self.prepared.tokenizers, self.config.decoding)
         sources = [reference.source for reference in share(self.prepared.references, self.processes)]
         return [t.text for t in translator.translate(sources, stop=lambda: signals.asked)]

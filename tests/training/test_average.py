@@ -121,7 +121,21 @@ def test_the_last_three_checkpoints_of_the_grid(tmp_path):
     assert average.weights(current, 20)["weight"].tolist() == [(9 + 1) / 2, 1.5]
     assert average.weights(current, 10)["weight"].tolist() == [9.0, 3.0]
     assert average.weights(current, 40)["seen"].item() == 6
-    assert average.saved(model) == {}
+
+
+@pytest.mark.parametrize("wish", [None, 3, 0.9])
+def test_a_checkpoint_holds_what_was_handed_out(tmp_path, wish):
+    """Also when those that the mean is of are gone."""
+    average, model, candidate = average_of(wish, tmp_path), Pair(), Pair()
+    for step in (10, 20):
+        average.update(model.become(float(step), 1.0))
+        candidate.load_state_dict(average.weights(model.state_dict(), step))
+        groups = {"model": model.state_dict(), **average.saved(candidate)}
+        checkpoint.write(tmp_path / "training" / f"step-{step}", {"step": step, "grid": True, "healthy": True}, groups)
+    checkpoint.prune(tmp_path / "training", [20])
+    found = average_of(wish, tmp_path).handed_out(checkpoint.read(tmp_path / "training" / "step-20"))
+    assert {name: t.tolist() for name, t in found.items()} == {n: t.tolist() for n, t in candidate.state_dict().items()}
+    assert (found["weight"][0] == 20.0) == (wish is None)
 
 
 def test_bad_and_damaged_checkpoints_are_passed_over(tmp_path):

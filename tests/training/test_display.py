@@ -144,6 +144,13 @@ def test_quiet_shows_nothing(capsys):
     assert capsys.readouterr() == ("", "")
 
 
+def test_without_stderr_nothing_is_shown(monkeypatch):
+    monkeypatch.setattr("sys.stderr", None)
+    for display in (Display(), Quiet()):
+        display.line(VALID)
+        display.close()
+
+
 def test_everything_goes_to_stderr(capsys):
     Display().say("hello")
     assert capsys.readouterr() == ("", "hello\n")

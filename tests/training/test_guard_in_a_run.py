@@ -82,10 +82,13 @@ def test_repeated_ones_roll_back_to_the_last_good_state_and_data_go_on(corpus, m
 def test_a_run_that_never_works_stops_with_an_explanation(corpus, monkeypatch):
     poison(monkeypatch, math.nan, set(range(100)))
     run = Run(corpus / "run")
-    outcome = train(tiny.config(corpus, training__steps=50), run.directory, display=Quiet())
+    config = tiny.config(corpus, training__steps=50, training__log_every=100)
+    outcome = train(config, run.directory, display=Quiet())
     assert not outcome.finished
     assert "learning_rate" in outcome.reason
-    assert [r["kind"] for r in run.records()].count("rolled back") == 3
+    kinds = [r["kind"] for r in run.records()]
+    assert kinds.count("rolled back") == 3
+    assert kinds[-2:] == ["train", "stopped"]  # there is something to plot
 
 
 def test_a_rate_a_hundred_times_too_high_is_noticed_and_lowered(corpus):

@@ -1,0 +1,63 @@
+"""What pydantic has against a configuration, in words that its writer knows."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, cast
+
+from pydantic import BaseModel, ValidationError
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+Path = Sequence[str | int]
+
+
+def explain(error: ValidationError, whole: type[BaseModel], kinds: Iterable[type[BaseModel]]) -> str:
+    """The first mistake in a `whole` of sections. `kinds` are all that values with keys of their own may be."""
+    named = {kind.__name__: kind for kind in kinds}
+    mistakes = _deepest(error.errors())
+    path, key = mistakes[0]["loc"], ".".join(_keys(mistakes[0]["loc"], named))
+    if mistakes[0]["type"] == "extra_forbidden":
+        above = key.rpartition(".")[0]
+        known = [f"{above}.{name}" if above else name for name in _fields(path[:-1], whole, named)]
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+        return f"there is no key {key!r}; " + (
+            f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+        )
+    if mistakes[0]["type"] == "missing":
+        return f"{key} is missing"
+    got = mistakes[0]["input"]
+    of_it = [m["msg"] for m in mistakes if _keys(m["loc"], named) == _keys(path, named) and m["type"] != "model_type"]
+    # A whole section says nothing.
+    return f"{key}: {_either(of_it or [mistakes[0]['msg']])}" + ("" if isinstance(got, dict) else f", got {got!r}")
+
+
+def _deepest(mistakes: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Of all that is said against the first wrong value: if it may be of several kinds, it was meant to be one in which
+    the mistake sits deepest."""
+    first = [mistake for mistake in mistakes if mistake["loc"][:2] == mistakes[0]["loc"][:2]]
+    depth = max(len(mistake["loc"]) for mistake in first)
+    return [mistake for mistake in first if len(mistake["loc"]) == depth]
+
+
+def _keys(path: Path, kinds: Iterable[str]) -> list[str]:
+    """What a user wrote of the way to a mistake: in between, pydantic names the kinds that a value may be of."""
+    tags = {*kinds, "str", "int", "float"}
+    return [str(word) for word in path if isinstance(word, int) or not (word in tags or "[" in word)]
+
+
+def _fields(path: Path, whole: type[BaseModel], kinds: dict[str, type[BaseModel]]) -> Iterable[str]:
+    """The keys there are at a place: sections, the keys of a section, or those of a value."""
+    if not path:
+        return whole.model_fields
+    kind = whole.model_fields[str(path[0])].annotation if len(path) == 1 else kinds[str(path[-1])]
+    return cast("type[BaseModel]", kind).model_fields
+
+
+def _either(messages: list[str]) -> str:
+    """ "Input should be a valid number", "Input should be 'none'" → "input should be a valid number, or 'none'" """
+    first, *others = dict.fromkeys(message.removeprefix("Value error, ") for message in messages)
+    said = ", or ".join([first, *(other.removeprefix("Input should be ") for other in others)])
+    return said[0].lower() + said[1:]

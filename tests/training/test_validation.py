@@ -1,0 +1,71 @@
+"""Which weights are best, and what becomes of a run whose validation finds no number."""
+
+import json
+import math
+
+import pytest
+
+from sixfold.run import Run
+from sixfold.training.display import Quiet
+from sixfold.training.start import resume, train
+from sixfold.training.validation import Validation, check_validation
+from tests.training import tiny
+
+
+def better(folder, metric, scores, best, best_loss):
+    return Validation(tiny.config(folder, training__metric=metric), None, None).is_better(scores, best, best_loss)
+
+
+def test_of_equals_the_lower_loss_is_better(tmp_path):
+    assert better(tmp_path, "bleu", {"bleu": 0.0, "loss": 2.0}, 0.0, 3.0)
+    assert not better(tmp_path, "bleu", {"bleu": 0.0, "loss": 3.0}, 0.0, 3.0)
+    assert not better(tmp_path, "bleu", {"bleu": 0.0, "loss": 1.0}, 0.1, 3.0)
+    assert better(tmp_path, "bleu", {"bleu": 0.2, "loss": 9.0}, 0.1, 3.0)
+    assert better(tmp_path, "ter", {"ter": 5.0, "loss": 9.0}, 6.0, 3.0)
+    assert better(tmp_path, "bleu", {"bleu": 0.0, "loss": 2.0}, None, None)
+
+
+@pytest.mark.parametrize("scores", [{"bleu": 1.0, "loss": math.nan}, {"bleu": math.nan, "loss": 1.0}])
+def test_what_is_no_number_is_never_best(tmp_path, scores):
+    assert not better(tmp_path, "bleu", scores, None, None)
+
+
+def test_the_best_loss_is_in_the_checkpoint(tmp_path):
+    run = Run(tiny.corpus(tmp_path) / "run")
+    config = tiny.config(tmp_path, training__steps=1, training__validate_every=1, training__metric="perplexity")
+    train(config, run.directory, display=Quiet())
+    valid = next(record for record in run.records() if record["kind"] == "valid")
+    progress = json.loads((run.training / "step-1" / "state.json").read_text())["progress"]
+    assert progress["best_loss"] == valid["loss"]
+
+
+def test_a_validation_without_a_number_leaves_the_rest_to_the_guard(tmp_path):
+    run = Run(tiny.corpus(tmp_path) / "run")
+    config = tiny.config(
+        tmp_path,
+        training__steps=6,
+        training__log_every=1,
+        training__validate_every=2,
+        training__warmup_steps=0,
+        training__schedule="constant",
+        training__learning_rate="1.0e+30",
+    )
+    outcome = train(config, run.directory, display=Quiet())
+    records = list(run.records())
+    assert math.isnan(float(next(r for r in records if r["kind"] == "valid")["loss"]))
+    assert any(r["kind"] == "rolled back" for r in records)
+    assert all(float(r["loss"]) != 0 for r in records if r["kind"] == "train")  # no mean of nothing
+    assert resume(run.directory, display=Quiet()).reason == outcome.reason
+
+
+@pytest.mark.parametrize("settings", [{"training__patience": 2, "training__metric": "auto"}, {}])
+def test_what_nothing_can_be_validated_for_is_refused(tmp_path, settings):
+    key = "patience" if settings else "metric"
+    with pytest.raises(ValueError, match=rf"training\.{key} is .*give --data\.valid"):
+        train(tiny.config(tmp_path, data__valid="null", **settings), tmp_path / "run", display=Quiet())
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("metric", ["auto", "loss"])
+def test_without_text_to_validate_on_the_metric_may_be_left_open(tmp_path, metric):
+    check_validation(tiny.config(tmp_path, data__valid="null", training__metric=metric))
