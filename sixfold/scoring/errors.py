@@ -1,15 +1,19 @@
 """Error rates: how many edits lead from what was said to what is right.
 
-All are in per cent. Where several references are given, the nearest counts.
+All are in per cent. Where several references are given, the nearest counts. Each rate is a ratio of two sums over the
+texts; what a text adds to them is a row of counts, so that a part of the texts, or some of them twice, can be scored
+without looking at them again (see `sixfold.scoring.significance`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 
 Hypotheses = Sequence[str]
 References = Sequence[Sequence[str]]  # for each hypothesis, all that would be right
 Items = Sequence[Hashable]
+Row = Sequence[float]  # what one text, or several together, add to a metric's sums
 
 
 def check(hypotheses: Hypotheses, references: References) -> None:
@@ -27,49 +31,73 @@ def check(hypotheses: Hypotheses, references: References) -> None:
             raise ValueError(f"hypothesis {number} has no reference")
 
 
+def per_cent(rows: Sequence[Row]) -> float:
+    """100 · Σ first / Σ second. The sums are exact, so that the order of the texts makes no difference."""
+    part, whole = (math.fsum(column) for column in zip(*rows, strict=True))
+    return 100 * part / max(whole, 1)
+
+
 def edit_distance(left: Items, right: Items) -> int:
     """The least number of insertions, deletions and substitutions (Levenshtein).
 
         d(i, j) = min(d(i−1, j) + 1,  d(i, j−1) + 1,  d(i−1, j−1) + [left_i ≠ right_j])
 
-    One line of d at a time; what both have in common at the ends costs nothing and is left out.
+    Neighbours in d differ by −1, 0 or 1. So a whole line d(·, j) is two large numbers, with a bit for each i: whether
+    it goes up there from i−1 to i, or down; the next line follows by a dozen operations on them (Myers 1999, in the
+    form of Hyyrö 2003).
     """
-    left, right = _without_common_ends(left, right)
-    line = list(range(len(right) + 1))
-    for i, item in enumerate(left, 1):
-        diagonal, line[0] = line[0], i
-        for j, other in enumerate(right, 1):
-            diagonal, line[j] = line[j], min(line[j] + 1, line[j - 1] + 1, diagonal + (item != other))
-    return line[-1]
+    if not left:
+        return len(right)
+    where = _places(left)
+    every, last = (1 << len(left)) - 1, 1 << (len(left) - 1)
+    up, down, distance = every, 0, len(left)  # d(i, 0) = i
+    for item in right:
+        same = where.get(item, 0)
+        level = same | down
+        cheaper = (((same & up) + up) ^ up) | same
+        up_across, down_across = (down | ~(cheaper | up)) & every, up & cheaper  # d(i, j) against d(i, j−1)
+        distance += bool(up_across & last) - bool(down_across & last)
+        up_across, down_across = (up_across << 1 | 1) & every, (down_across << 1) & every
+        up, down = (down_across | ~(level | up_across)) & every, up_across & level
+    return distance
 
 
-def _without_common_ends(left: Items, right: Items) -> tuple[Items, Items]:
-    start, most = 0, min(len(left), len(right))
-    while start < most and left[start] == right[start]:
-        start += 1
-    end = 0
-    while end < most - start and left[-1 - end] == right[-1 - end]:
-        end += 1
-    return left[start : len(left) - end], right[start : len(right) - end]
+def common_length(left: Items, right: Items) -> int:
+    """The length of the longest common subsequence: items in the same order, with others in between.
+
+        c(i, j) = c(i−1, j−1) + 1 if left_i = right_j,  else max(c(i−1, j), c(i, j−1))
+
+    A line of c is one large number: a bit is 0 where c goes up from i−1 to i (Hyyrö 2004).
+    """
+    where, every = _places(left), (1 << len(left)) - 1
+    level = every
+    for item in right:
+        same = level & where.get(item, 0)
+        level = ((level + same) | (level - same)) & every
+    return len(left) - level.bit_count()
+
+
+def _places(items: Items) -> dict[Hashable, int]:
+    """For each item a number that has a bit wherever it stands."""
+    where: dict[Hashable, int] = {}
+    for place, item in enumerate(items):
+        where[item] = where.get(item, 0) | 1 << place
+    return where
 
 
 def word_error_rate(hypotheses: Hypotheses, references: References) -> dict[str, float]:
     """Edits of words (whatever stands between spaces), over the words of the references."""
-    check(hypotheses, references)
-    return {"word_error_rate": _error_rate(hypotheses, references, str.split)}
+    return {"word_error_rate": per_cent(word_errors(hypotheses, references))}
 
 
 def symbol_error_rate(hypotheses: Hypotheses, references: References) -> dict[str, float]:
     """Edits of characters, spaces among them, over the characters of the references."""
-    check(hypotheses, references)
-    return {"symbol_error_rate": _error_rate(hypotheses, references, tuple)}
+    return {"symbol_error_rate": per_cent(symbol_errors(hypotheses, references))}
 
 
 def exact_match(hypotheses: Hypotheses, references: References) -> dict[str, float]:
     """How many hypotheses are one of their references, to the letter."""
-    check(hypotheses, references)
-    right = sum(hypothesis in several for hypothesis, several in zip(hypotheses, references, strict=True))
-    return {"exact_match": 100 * right / len(hypotheses)}
+    return {"exact_match": per_cent(matches(hypotheses, references))}
 
 
 def pronunciation(hypotheses: Hypotheses, references: References) -> dict[str, float]:
@@ -78,12 +106,32 @@ def pronunciation(hypotheses: Hypotheses, references: References) -> dict[str, f
     A pronunciation is phones with spaces between. Stress is the digit at a vowel's end: AH0, IY1. Edits
     are counted without stress, to the nearest reference, over its phones.
     """
-    check(hypotheses, references)
     return {
-        "pronunciation": _share_wrong(hypotheses, references, without_stress),
-        "pronunciation_stressed": _share_wrong(hypotheses, references, phones),
-        "phone_error_rate": _error_rate(hypotheses, references, without_stress),
+        "pronunciation": per_cent(mispronounced(hypotheses, references)),
+        "pronunciation_stressed": per_cent(_wrong(hypotheses, references, phones)),
+        "phone_error_rate": per_cent(_errors(hypotheses, references, without_stress)),
     }
+
+
+def word_errors(hypotheses: Hypotheses, references: References) -> list[Row]:
+    """Of each text: edits of words, words of the nearest reference."""
+    return _errors(hypotheses, references, str.split)
+
+
+def symbol_errors(hypotheses: Hypotheses, references: References) -> list[Row]:
+    """Of each text: edits of characters, characters of the nearest reference."""
+    return _errors(hypotheses, references, tuple)
+
+
+def matches(hypotheses: Hypotheses, references: References) -> list[Row]:
+    """Of each text: whether it is right, and 1."""
+    check(hypotheses, references)
+    return [(hypothesis in several, 1) for hypothesis, several in zip(hypotheses, references, strict=True)]
+
+
+def mispronounced(hypotheses: Hypotheses, references: References) -> list[Row]:
+    """Of each word: whether its phones are wrong, and 1."""
+    return _wrong(hypotheses, references, without_stress)
 
 
 def phones(text: str) -> tuple[str, ...]:
@@ -95,19 +143,18 @@ def without_stress(text: str) -> tuple[str, ...]:
     return tuple(phone.rstrip("0123456789") for phone in text.split())
 
 
-def _share_wrong(hypotheses: Hypotheses, references: References, split: Callable[[str], Items]) -> float:
+def _wrong(hypotheses: Hypotheses, references: References, split: Callable[[str], Items]) -> list[Row]:
+    check(hypotheses, references)
     pairs = zip(hypotheses, references, strict=True)
-    wrong = sum(split(hypothesis) not in map(split, several) for hypothesis, several in pairs)
-    return 100 * wrong / len(hypotheses)
+    return [(split(hypothesis) not in map(split, several), 1) for hypothesis, several in pairs]
 
 
-def _error_rate(hypotheses: Hypotheses, references: References, split: Callable[[str], Items]) -> float:
-    """Edits over items of the nearest references, both summed over all texts."""
-    edits = items = 0
+def _errors(hypotheses: Hypotheses, references: References, split: Callable[[str], Items]) -> list[Row]:
+    """Edits and items of the nearest reference; the first, if several are equally near."""
+    check(hypotheses, references)
+    rows: list[Row] = []
     for hypothesis, several in zip(hypotheses, references, strict=True):
         said = split(hypothesis)
-        distance, length = min(
-            ((edit_distance(said, right), len(right)) for right in map(split, several)), key=lambda pair: pair[0]
-        )
-        edits, items = edits + distance, items + length
-    return 100 * edits / max(items, 1)
+        found = [(edit_distance(said, right), len(right)) for right in map(split, several)]
+        rows.append(min(found, key=lambda pair: pair[0]))
+    return rows

@@ -1,4 +1,4 @@
-"""BLEU and chrF are sacreBLEU's own, and the references need not be equally many."""
+"""BLEU, chrF and TER are sacreBLEU's own, and the references need not be equally many."""
 
 import math
 
@@ -6,6 +6,7 @@ import pytest
 import sacrebleu
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
 
 from sixfold.scoring.metrics import METRICS
 
@@ -16,13 +17,14 @@ REFERENCES = [
     ("It rains again today.", "It is raining today.", "Rain again."),
 ]
 FIRST = [several[:1] for several in REFERENCES]
-bleu, chrf = METRICS["bleu"], METRICS["chrf"]
+bleu, chrf, ter = METRICS["bleu"], METRICS["chrf"], METRICS["ter"]
 
 
 def test_equal_to_sacrebleu_with_one_reference():
     texts = [several[0] for several in FIRST]
     assert bleu.score(HYPOTHESES, FIRST) == {"bleu": sacrebleu.corpus_bleu(HYPOTHESES, [texts]).score}
     assert chrf.score(HYPOTHESES, FIRST) == {"chrf": sacrebleu.corpus_chrf(HYPOTHESES, [texts]).score}
+    assert ter.score(HYPOTHESES, FIRST) == {"ter": sacrebleu.corpus_ter(HYPOTHESES, [texts]).score}
 
 
 def test_bleu_by_hand():
@@ -52,7 +54,7 @@ def test_the_score_does_not_depend_on_the_order_of_texts():
 
 
 def test_signatures_are_what_sacrebleu_says_after_scoring():
-    for metric, theirs in ((bleu, BLEU()), (chrf, CHRF())):
+    for metric, theirs in ((bleu, BLEU()), (chrf, CHRF()), (ter, TER())):
         theirs.corpus_score(HYPOTHESES, [[several[0] for several in REFERENCES]])
         assert metric.signature(FIRST) == str(theirs.get_signature())
         assert metric.signature(FIRST).startswith("nrefs:1|")
@@ -62,9 +64,24 @@ def test_signatures_are_what_sacrebleu_says_after_scoring():
 def test_empty_hypotheses_score_zero():
     assert bleu.score([""], [("something",)]) == {"bleu": 0.0}
     assert chrf.score([""], [("something",)]) == {"chrf": 0.0}
+    assert ter.score([""], [("something",)]) == {"ter": 100.0}
 
 
 def test_tokenised_text_is_scored_without_a_word(caplog, capsys):
     bleu.score(["a b ."] * 200, [("a b .",)] * 200)
     assert not caplog.records
     assert capsys.readouterr() == ("", "")
+
+
+def test_ter_by_hand():
+    assert ter.score(["b c d a"], [("a b c d",)]) == {"ter": 25.0}  # one shift
+    assert ter.score(["a b x d"], [("a b c d",)]) == {"ter": 25.0}  # one substitution
+    assert ter.score(["A B C D"], [("a b c d",)]) == {"ter": 0.0}  # it does not know capitals
+    # one edit from the nearer of two references, over their mean length
+    assert ter.score(["a b c"], [("a b c d", "x y")]) == {"ter": pytest.approx(100 / 3)}
+
+
+def test_several_references_are_handed_to_sacrebleu_as_they_are():
+    streams = [[several[i] if i < len(several) else None for several in REFERENCES] for i in range(3)]
+    for metric, theirs in ((bleu, BLEU()), (chrf, CHRF()), (ter, TER())):
+        assert metric.score(HYPOTHESES, REFERENCES) == {metric.name: theirs.corpus_score(HYPOTHESES, streams).score}

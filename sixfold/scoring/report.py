@@ -1,0 +1,125 @@
+"""Files and lists of texts to rows of a report: what `sixfold score` prints."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sixfold.scoring.errors import Hypotheses, References
+from sixfold.scoring.metrics import METRICS, Metric
+from sixfold.scoring.significance import Comparison, Estimate, compare
+from sixfold.text.sources import read_lines
+
+DEFAULT = "bleu,chrf,ter"
+FAMILIES = {"rouge": ("rouge1", "rouge2", "rougeL")}  # names that stand for several
+
+
+@dataclass(frozen=True)
+class Result:
+    """One number, and how it came about."""
+
+    name: str
+    value: float
+    signature: str
+    higher_is_better: bool
+
+    def row(self) -> tuple[str, str, str]:
+        return self.name, f"{self.value:.2f}", self.signature
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def find_metrics(names: str | Iterable[str] = DEFAULT) -> list[Metric]:
+    """ "bleu,rouge" → the metrics, each once."""
+    wanted = [name.strip() for name in (names.split(",") if isinstance(names, str) else names)]
+    found: dict[str, Metric] = {}
+    for name in wanted:
+        for member in FAMILIES.get(name, (name,)):
+            if member not in METRICS:
+                known = [*METRICS, *FAMILIES]
+                near = difflib.get_close_matches(name.lower(), known, n=1)
+                hint = f"did you mean {near[0]!r}? " if near else ""
+                raise ValueError(f"there is no metric {name!r}; {hint}there are {', '.join(known)}")
+            found[member] = METRICS[member]
+    return list(found.values())
+
+
+def read_texts(path: Path) -> list[str]:
+    """The lines of a file; errors name the file and the line."""
+    if not path.is_file():
+        raise ValueError(f"there is no file {str(path)!r}")
+    return [line.removesuffix("\n") for line in read_lines(path)]
+
+
+def read_references(paths: Sequence[Path], like: Path | None = None, lines: int | None = None) -> list[tuple[str, ...]]:
+    """For each line, what the files say there; all must have as many lines as `like`, if one is named."""
+    if not paths:
+        raise ValueError("there is nothing to score against: give at least one file of references")
+    files = [read_texts(path) for path in paths]
+    counted = {} if like is None or lines is None else {like: lines}
+    check_counts({**counted, **{path: len(file) for path, file in zip(paths, files, strict=True)}})
+    return list(zip(*files, strict=True))
+
+
+def check_counts(lines: dict[Path, int]) -> None:
+    """Raise a ValueError unless these files have the same number of lines."""
+    (first, number), *others = lines.items()
+    for path, other in others:
+        if other != number:
+            raise ValueError(
+                f"{first} has {number:,} lines, but {path} has {other:,}: line for line, they must belong together"
+            )
+
+
+def score_texts(hypotheses: Hypotheses, references: References, metrics: Iterable[Metric]) -> list[Result]:
+    """Every number of every metric."""
+    return [
+        Result(name, value, signature, metric.higher_is_better)
+        for metric in metrics
+        for signature in [metric.signature(references)]
+        for name, value in metric.score(hypotheses, references).items()
+    ]
+
+
+def score_files(hypotheses: Path, references: Sequence[Path], metrics: Iterable[Metric]) -> list[Result]:
+    """The same of files: a line is a text, and each file of references has one for every line."""
+    texts = read_texts(hypotheses)
+    return score_texts(texts, read_references(references, hypotheses, len(texts)), metrics)
+
+
+def compare_texts(
+    first: Hypotheses, second: Hypotheses, references: References, metrics: Iterable[Metric], **options: int
+) -> list[Comparison]:
+    """Two systems by each metric; options are those of `compare`."""
+    return [compare(first, second, references, metric, **options) for metric in metrics]
+
+
+def compare_files(
+    first: Path, second: Path, references: Sequence[Path], metrics: Iterable[Metric], **options: int
+) -> list[Comparison]:
+    texts = {path: read_texts(path) for path in (first, second)}
+    check_counts({path: len(lines) for path, lines in texts.items()})
+    truth = read_references(references, first, len(texts[first]))
+    return compare_texts(texts[first], texts[second], truth, metrics, **options)
+
+
+def comparison_rows(comparison: Comparison, first: str = "first", second: str = "second") -> list[tuple[str, str, str]]:
+    """What, its value, and its 95 % interval or what there is to say."""
+    randomisation = "all exchanges" if comparison.exact else f"{comparison.trials:,} trials"
+    rows = [
+        (f"{comparison.metric} of {first}", *_shown(comparison.first)),
+        (f"{comparison.metric} of {second}", *_shown(comparison.second)),
+        (f"{second} − {first}", *_shown(comparison.difference, "+")),
+        ("p, paired bootstrap", f"{comparison.p_bootstrap:.4f}", f"{comparison.resamples:,} draws"),
+        ("p, approximate randomisation", f"{comparison.p_randomisation:.4f}", randomisation),
+    ]
+    return [*rows, ("signature", "", comparison.signature)] if comparison.signature else rows
+
+
+def _shown(estimate: Estimate, sign: str = "") -> tuple[str, str]:
+    value, low, high = (format(number, f"{sign}.2f") for number in (estimate.value, estimate.low, estimate.high))
+    return value, f"{low} to {high}"

@@ -1,0 +1,94 @@
+"""ROUGE-1, ROUGE-2 and ROUGE-L (Lin 2004), the usual scores of summaries: F1 in per cent, the mean over the texts.
+
+For a hypothesis and a reference, as lists of words,
+
+    ROUGE-n    matches = n-grams that they have in common, each as often as in the one that has it less often
+               P = matches / n-grams of the hypothesis        R = matches / n-grams of the reference
+    ROUGE-L    matches = length of their longest common subsequence, over the whole text, line breaks or not
+               P = matches / words of the hypothesis          R = matches / words of the reference
+
+    F1 = 2 P R / (P + R), and 0 where nothing matches, as in an empty text
+
+Of several references the one with the best F1 counts, for each score by itself. The text is put in lower case; a word
+is a run of letters, their accents and vowel signs, and digits, of any script; everything else (punctuation, "_", "'")
+only separates. Nothing is stemmed. A script that has no spaces yields one word per run: use chrF for it.
+
+On text whose letters are all a–z this is, but for the factor of 100, the `fmeasure` of rouge1, rouge2 and rougeL in
+Google's package rouge_score with use_stemmer=False, averaged over the texts. That package takes every other letter for
+a separator (über becomes "ber"), so on other text the numbers differ.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+
+from sixfold import __version__
+from sixfold.scoring.errors import Hypotheses, References, Row, check, common_length, per_cent
+
+Words = list[str]
+
+
+def rouge1(hypotheses: Hypotheses, references: References) -> dict[str, float]:
+    """F1 of words."""
+    return {"rouge1": per_cent(rouge1_each(hypotheses, references))}
+
+
+def rouge2(hypotheses: Hypotheses, references: References) -> dict[str, float]:
+    """F1 of pairs of neighbouring words."""
+    return {"rouge2": per_cent(rouge2_each(hypotheses, references))}
+
+
+def rouge_l(hypotheses: Hypotheses, references: References) -> dict[str, float]:
+    """F1 of the longest common subsequence."""
+    return {"rougeL": per_cent(rouge_l_each(hypotheses, references))}
+
+
+def rouge1_each(hypotheses: Hypotheses, references: References) -> list[Row]:
+    """Of each text: its F1 from 0 to 1, and 1."""
+    return _each(hypotheses, references, lambda said, right: _n_grams(said, right, 1))
+
+
+def rouge2_each(hypotheses: Hypotheses, references: References) -> list[Row]:
+    return _each(hypotheses, references, lambda said, right: _n_grams(said, right, 2))
+
+
+def rouge_l_each(hypotheses: Hypotheses, references: References) -> list[Row]:
+    return _each(hypotheses, references, lambda said, right: _f1(common_length(said, right), len(said), len(right)))
+
+
+def rouge_signature(references: References) -> str:
+    counts = {len(several) for several in references}
+    number = counts.pop() if len(counts) == 1 else "var"
+    return f"nrefs:{number}|case:lc|tok:unicode-words|stem:no|score:f1-mean|version:sixfold-{__version__}"
+
+
+def words(text: str) -> Words:
+    """ "Grüß Gott, 3×!" → grüß gott 3"""
+    return "".join(_letter_or_space(character) for character in text.lower()).split()
+
+
+@cache
+def _letter_or_space(character: str) -> str:
+    return character if character.isalnum() or unicodedata.category(character).startswith("M") else " "
+
+
+def _each(hypotheses: Hypotheses, references: References, f1: Callable[[Words, Words], float]) -> list[Row]:
+    check(hypotheses, references)
+    rows: list[Row] = []
+    for hypothesis, several in zip(hypotheses, references, strict=True):
+        said = words(hypothesis)
+        rows.append((max(f1(said, words(reference)) for reference in several), 1))
+    return rows
+
+
+def _n_grams(said: Words, right: Words, n: int) -> float:
+    mine, theirs = (Counter(zip(*(text[i:] for i in range(n)), strict=False)) for text in (said, right))
+    return _f1((mine & theirs).total(), mine.total(), theirs.total())
+
+
+def _f1(matches: int, said: int, right: int) -> float:
+    """2 P R / (P + R) = 2 matches / (said + right)"""
+    return 2 * matches / (said + right) if matches else 0.0
