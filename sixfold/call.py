@@ -51,9 +51,10 @@ class Call:
         """States of the new tokens (B, …, L, ·) → those of all tokens so far (B, …, M, ·)."""
         return new if self.cache is None else self.cache.grow((self.depth, place.name), new, self)
 
-    def keep(self, place: Place, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """States that belong to the sentence, made once per sentence where there is a cache."""
-        return make() if self.cache is None else self.cache.keep((self.depth, place.name), make)
+    def keep(self, place: Place, make: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """States made of this layer's memory (S, n, D), once per sentence where there is a cache."""
+        memory_SnD = self.memory.states[self.depth]
+        return make(memory_SnD) if self.cache is None else self.cache.keep((self.depth, place.name), memory_SnD, make)
 
     def watched(self, place: Place) -> bool:
         return self.tap is not None and self.tap.wants(self.name(place))

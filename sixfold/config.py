@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import io
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
@@ -19,14 +20,18 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from sixfold.files import write_text
+from sixfold.mistakes import explain
 
 if TYPE_CHECKING:
     import sixfold.text.tokenizer as text
     from sixfold.spec import Sizes
 
 
+_LARGEST_SEED = 2**32 - 1  # some generators take no more, and others multiples of it
+
+
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 class Vocabularies(Section):
@@ -52,7 +57,7 @@ class Files(Section):
     path: str | None = None  # a prefix, a TSV, a JSONL or a text
     source: str | None = None  # or two files, line by line
     target: str | None = None
-    weight: float = Field(1.0, gt=0)  # how often each line comes in an epoch
+    weight: float = Field(1.0, gt=0, le=1e6)  # how often each line comes in an epoch
 
 
 Corpus = str | Files | list[str | Files]
@@ -139,7 +144,7 @@ class Training(Section):
     checkpoint_every: int = Field(1000, gt=0, description="steps between checkpoints")
     keep: int = Field(2, gt=0, description="how many checkpoints to keep, beside the best")
     log_every: int = Field(50, gt=0, description="steps between lines of the log")
-    seed: int = Field(1, ge=0, description="of weights, dropout and the order of the data")
+    seed: int = Field(1, ge=0, le=_LARGEST_SEED, description="of weights, dropout and the order of the data")
     deterministic: bool = Field(True, description="the same numbers every time, on the same machine")
     device: str = Field("auto", description="auto, cpu, cuda, mps")
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto, float32 or bfloat16")
@@ -162,11 +167,54 @@ class Training(Section):
 
 
 class Decoding(Section):
-    """How texts are written, in validation and by `translate`."""
+    """How texts are written: in validation, by `translate`, `generate` and `score`."""
 
     max_length: int = Field(256, gt=0, description="most tokens of an output")
-    max_ratio: float = Field(3.0, gt=0, description="and at most so many for each source token, plus ten")
-    batch_tokens: int = Field(4096, gt=0, description="source tokens decoded together")
+    max_ratio: float = Field(3.0, gt=0, le=1e6, description="and at most so many for each source token, plus ten")
+    min_length: int = Field(0, ge=0, description="fewest tokens of an output")
+    max_source: int = Field(1024, gt=0, description="most tokens of a source that are read")
+    too_long: Literal["truncate", "refuse"] = Field(
+        "truncate", description="what becomes of a longer source: truncate (with a warning) or refuse"
+    )
+    batch_tokens: int = Field(4096, gt=0, description="source tokens decoded together, times the hypotheses of each")
+    beam_size: int = Field(1, gt=0, description="hypotheses of a sentence side by side; 1: greedy")
+    n_best: int = Field(1, gt=0, description="how many different outputs to give")
+    length_penalty: float | Literal["average", "none"] = Field(
+        0.6,
+        description="beams are ranked by log p / ((5+L)/6)^VALUE, L tokens with the end; "
+        "average: log p / L; none: log p",
+    )
+    beam_groups: int = Field(1, gt=0, description="diverse beam search: groups that avoid each other's words")
+    diversity: float = Field(0.5, ge=0, description="and how much a word costs for each earlier group that took it")
+    sample: bool = Field(False, description="draw words by their probability instead of searching for the best")
+    temperature: float = Field(1.0, gt=0, description="flatten (> 1) or sharpen (< 1) the probabilities drawn from")
+    top_k: int = Field(0, ge=0, description="draw from the k likeliest words only; 0: all")
+    top_p: float = Field(
+        1.0, gt=0, le=1, description="draw from the likeliest words that together have this probability"
+    )
+    min_p: float = Field(0.0, ge=0, lt=1, description="draw only words at least so likely as this times the likeliest")
+    seed: int = Field(
+        1, ge=0, le=_LARGEST_SEED, description="of what is drawn: the same seed and text give the same output"
+    )
+    no_repeat_ngram_size: int = Field(0, ge=0, description="say no n tokens in a row twice; 0: as often as it likes")
+    repetition_penalty: float = Field(1.0, ge=1, description="multiply log p of words said before by this")
+    coverage_penalty: float = Field(0.0, ge=0, description="prefer outputs that looked at all of the source, so much")
+    forbidden_words: list[str] = Field([], description="words that are never said")
+    replace_unknown: bool = Field(
+        False, description="copy the source word in place of an unknown one (word vocabularies)"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Decoding:
+        if self.min_length > self.max_length:
+            raise ValueError(f"min_length {self.min_length} is more than max_length {self.max_length}")
+        if not self.sample and self.n_best > self.beam_size:
+            raise ValueError(f"n_best {self.n_best} needs a beam_size at least as large, got {self.beam_size}")
+        if self.beam_size % self.beam_groups:
+            raise ValueError(f"beam_size {self.beam_size} can't be divided into {self.beam_groups} beam_groups")
+        if self.sample and self.beam_size > 1:
+            raise ValueError(f"sample draws words and has no beam: give n_best, not beam_size {self.beam_size}")
+        return self
 
 
 class Config(Section):
@@ -227,7 +275,7 @@ def _whole(corpus: Any) -> Any:
     if isinstance(corpus, Files):
         own = {name: _whole(getattr(corpus, name)) for name in ("path", "source", "target")}
         return corpus.model_copy(update=own)
-    return corpus if corpus is None or corpus.startswith(EMBEDDED) else str(Path(corpus).absolute())
+    return corpus if corpus is None or corpus.startswith(EMBEDDED) else str(Path(os.path.expanduser(corpus)).absolute())
 
 
 def keys() -> Iterator[tuple[str, FieldInfo]]:
@@ -248,7 +296,15 @@ def read_config(recipe: str | Path | None = None, settings: Mapping[str, str] | 
     try:
         return Config.model_validate({section: values or {} for section, values in tree.items()})
     except ValidationError as error:
-        raise ValueError(_explain(error, "" if recipe is None else f"{recipe}: ")) from None
+        raise ValueError(("" if recipe is None else f"{recipe}: ") + _explain(error)) from None
+
+
+def change_decoding(decoding: Decoding, changes: Mapping[str, Any]) -> Decoding:
+    """The same with other values, which are checked like those of a file."""
+    try:
+        return Config.model_validate({"decoding": {**decoding.model_dump(), **changes}}).decoding
+    except ValidationError as error:
+        raise ValueError(_explain(error)) from None
 
 
 def _without_rival(values: dict[str, Any], key: str, settings: Mapping[str, str]) -> dict[str, Any]:
@@ -301,14 +357,5 @@ def _parse(text: str, where: str) -> Any:
         raise ValueError(f"{where}{line}: {problem}") from None
 
 
-def _explain(error: ValidationError, where: str) -> str:
-    """The first mistake in words a user knows."""
-    mistake = error.errors()[0]
-    path = [str(word) for word in mistake["loc"]]
-    key = ".".join(path[:2])
-    if mistake["type"] == "extra_forbidden":
-        known = list(Config.model_fields) if len(path) == 1 else [k for k, _ in keys() if k.startswith(f"{path[0]}.")]
-        near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-        return f"{where}there is no key {key!r}; {hint}"
-    return f"{where}{key}: {mistake['msg'][0].lower()}{mistake['msg'][1:]}, got {mistake['input']!r}"
+def _explain(error: ValidationError) -> str:
+    return explain(error, Config, Section.__subclasses__())

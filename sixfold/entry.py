@@ -127,6 +127,7 @@ def finish(call: Call, length: int) -> None:
     """After a pass: the cache holds the new tokens."""
     if call.cache is not None:
         call.cache.lengths = call.cache.lengths + (length if call.real is None else call.real.sum(1))
+        call.cache.slots = call.key_positions.shape[1]
 
 
 def _count(ids: Tensor, real: Tensor | None) -> Tensor:

@@ -215,8 +215,7 @@ class CrossAttention(nn.Module):
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
         (q,) = split_heads(self.q(x), self.heads, 1)
-        memory_SnD = call.memory.states[call.depth]
-        k, v = call.keep(self.place, lambda: split_heads(self.kv(memory_SnD), self.heads, 2))
+        k, v = call.keep(self.place, lambda memory_SnD: split_heads(self.kv(memory_SnD), self.heads, 2))
         sight = Sight.among(call.memory.real, causal=False)
         return self.output(merge_heads(look(self.place, call, q, k, v, sight, self.position)))
 

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 import torch
 
-from sixfold import PAD, Batch, Cache, Tap, load, save
+from sixfold import PAD, Batch, Cache, Tap, load_model, save
 from sixfold.transformer import Memory
 from tests.small import (
     COMBINATIONS,
@@ -415,14 +415,14 @@ def test_a_step_leaves_the_cache_it_was_selected_from_as_it_was(kind, modificati
 def test_a_loaded_model_gives_the_same_bits(kind, modifications, tmp_path):
     model, ids = moved_model(kind, modifications, dtype=torch.float32), random_ids(2, 5, seeded(9))
     save(model, tmp_path / "model")
-    assert torch.equal(states_of(load(tmp_path / "model"), ids), states_of(model, ids))
+    assert torch.equal(states_of(load_model(tmp_path / "model"), ids), states_of(model, ids))
 
 
 @torch.no_grad()
 def test_a_loaded_classifier_gives_the_same_bits(tmp_path):
     model, ids = moved_model("encoder_only", ("post_norm",), classes=3), random_ids(2, 5, seeded(9))
     save(model, tmp_path / "model")
-    assert torch.equal(load(tmp_path / "model").classify(ids), model.classify(ids))
+    assert torch.equal(load_model(tmp_path / "model").classify(ids), model.classify(ids))
 
 
 # Gradients and losses --------------------------------------------------------------------------------

@@ -1,76 +1,58 @@
-"""Greedy search: always the likeliest next word.
-
-Letters: B rows, L tokens, V words.
-"""
+"""Greedy search: always the likeliest next word."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from sixfold.call import BOS, EOS, PAD
-from sixfold.decoding.step import State, StepFunction
-
-LEAVE = 0.25  # share of rows that are done, at which they leave: each leaving copies the states of those that stay
-
-
-class Hypothesis(NamedTuple):
-    """What a search found for a row."""
-
-    tokens: tuple[int, ...]  # without BOS and EOS
-    score: float  # the model's own log-probability of the tokens and EOS
-    ended: bool = True  # EOS was chosen; False: the limit came first, and the score is that of ending there
+from sixfold.call import EOS
+from sixfold.decoding.length import PLAIN, Length
+from sixfold.decoding.search import Hypothesis, Impossible, Job, Open, Sentence, Words, empty
+from sixfold.decoding.top import top
 
 
-class _Row:
-    """One row on its way."""
+@dataclass(frozen=True)
+class Greedy:
+    """A method of search: one hypothesis, which always goes on with the likeliest word."""
 
-    def __init__(self, number: int, limit: int):
-        self.number, self.limit = number, limit
-        self.tokens: list[int] = []
-        self.score = 0.0
-        self.found: Hypothesis | None = None
+    length: Length = PLAIN
+    width: int = 1
 
-    def read(self, word: int, log_p: float, log_p_end: float) -> None:
-        """Take the word that was chosen, unless this is the end."""
-        if word == EOS or len(self.tokens) == self.limit:
-            self.found = Hypothesis(tuple(self.tokens), self.score + log_p_end, ended=word == EOS)
-            return
-        self.tokens.append(word)
-        self.score += log_p
+    def begin(self, job: Job) -> Sentence:
+        return Sentence(job, [Open()])
+
+    def choose(self, sentences: Sequence[Sentence], words: Words) -> None:
+        go_on(sentences, words, top(words.chosen, 1).indices[..., 0], self.length)
 
 
-def greedy(
-    step: StepFunction,
-    state: State,
-    first: Tensor,
-    limits: Sequence[int],
-    never: Sequence[int] = (PAD, BOS),
-    leave: float = LEAVE,
-) -> list[Hypothesis]:
-    """Go on from `first` (B, L) until each row has said EOS, or has as many tokens as its limit.
+def go_on(sentences: Sequence[Sentence], words: Words, picked_Sw: Tensor, length: Length) -> None:
+    """Each hypothesis by itself says the word that was picked for it; a sentence is done when all have said EOS."""
+    index = picked_Sw[..., None]
+    log_p = words.scores.gather(-1, index)[..., 0] - words.log_z
+    rank = words.chosen.gather(-1, index)[..., 0] - words.shift
+    lines = zip(sentences, picked_Sw.tolist(), log_p.tolist(), rank.tolist(), strict=True)
+    for sentence, picked, log_probs, ranks in lines:
+        if sentence.done:
+            continue
+        for place, one in enumerate(zip(sentence.open, picked, log_probs, ranks, strict=True)):
+            sentence.open[place] = _say(sentence, place, *one, length=length)
+        sentence.done = not any(each.alive for each in sentence.open)
+        if sentence.done:
+            sentence.found.sort(key=lambda hypothesis: -hypothesis.score)
 
-    Words in `never` are not chosen; the score is that of the model, which knows nothing of this. Rows
-    that are done leave the batch as soon as their share is at least `leave`.
-    """
-    if first.shape[0] != len(limits):
-        raise ValueError(f"{first.shape[0]} rows need as many limits, got {len(limits)}")
-    if min(limits, default=0) < 0:
-        raise ValueError(f"a limit must be at least 0 tokens, got {min(limits)}")
-    rows = everybody = [_Row(number, limit) for number, limit in enumerate(limits)]
-    ids, forbidden = first, torch.tensor(never, dtype=torch.long, device=first.device)
-    while any(row.found is None for row in rows):
-        stay = [place for place, row in enumerate(rows) if row.found is None]
-        if len(rows) - len(stay) >= max(leave * len(rows), 1):
-            places = torch.tensor(stay, device=ids.device)
-            rows, ids, state = [rows[place] for place in stay], ids[places], state.select(places)
-        scores, log_z, state, _ = step(ids, state)
-        ids = scores.index_fill(1, forbidden, -torch.inf).argmax(1, keepdim=True)
-        log_p = torch.cat([scores.gather(1, ids), scores[:, EOS, None]], 1) - log_z[:, None]
-        for row, word, (log_p_word, log_p_end) in zip(rows, ids[:, 0].tolist(), log_p.tolist(), strict=True):
-            if row.found is None:
-                row.read(word, log_p_word, log_p_end)
-    return [row.found for row in everybody if row.found is not None]
+
+def _say(sentence: Sentence, place: int, each: Open, word: int, log_p: float, rank: float, length: Length) -> Open:
+    """The hypothesis with one word more, or an empty place after EOS."""
+    if not each.alive:
+        return each
+    if not rank > -math.inf:
+        raise Impossible(sentence.job)
+    if word != EOS:
+        return each.say(word, log_p, each.rank + rank, place)
+    log_probs = (*each.log_probs, log_p)
+    score = length.score(sum(log_probs), len(log_probs))
+    sentence.found.append(Hypothesis(each.tokens, log_probs, score, sentence.ended(place)))
+    return empty(place)

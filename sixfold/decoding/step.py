@@ -3,8 +3,8 @@
     step(ids, state) → Step(scores, log_z, state, attention)        log p(word) = scores[word] − log_z
 
 A search knows this and nothing of the model. A state belongs to rows, from which it can choose with
-`select`; a step uses up the state it was given, and hands on the next one. `ModelStep` makes a step of
-a model; in a test, a table of probabilities will do.
+`select`, and which it can `join`; a step uses up the state it was given, and hands on the next one.
+`ModelStep` makes a step of a model; in a test, a table of probabilities will do.
 
 Letters: B rows, L new tokens, V words, S sentences, n source length.
 """
@@ -28,7 +28,10 @@ class State(Protocol):
     """What a step remembers of each row."""
 
     def select(self, rows: Tensor) -> Self:
-        """The state of these rows."""
+        """The state of these rows, (S, w): those of a line belong to one sentence."""
+
+    def join(self, other: Self) -> Self:
+        """The rows of both, this one's first."""
 
 
 class Step(NamedTuple):
@@ -41,7 +44,13 @@ class Step(NamedTuple):
 
 
 class StepFunction(Protocol):
-    def __call__(self, ids: Tensor, state: Any) -> Step: ...
+    device: torch.device
+
+    def begin(self, sources: Sequence[Sequence[int]]) -> Any:
+        """The state before the first step, when the sources are read."""
+
+    def __call__(self, ids: Tensor, state: Any) -> Step:
+        """Read tokens (B, L). The scores are the caller's own, to change as it likes."""
 
 
 class ModelStep:
@@ -62,12 +71,10 @@ class ModelStep:
         self.device = next(model.parameters()).device
 
     def begin(self, sources: Sequence[Sequence[int]]) -> Cache:
-        """The state before the first step, for an encoder-decoder: it has read the sources."""
+        """The state before the first step. A decoder alone has no sources: each is empty."""
+        if self.model.kind == "decoder_only":
+            return Cache(rows=len(sources), device=self.device)
         return Cache(self.model.encode(padded(sources, self.device)))
-
-    def begin_empty(self, rows: int) -> Cache:
-        """The state before the first step, for a decoder alone. It reads its prompts in that step."""
-        return Cache(rows=rows, device=self.device)
 
     def __call__(self, ids: Tensor, state: Cache) -> Step:
         tap = None if self.watch is None else Tap(self.watch)

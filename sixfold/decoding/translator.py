@@ -1,39 +1,33 @@
 """From lines of text to lines of text: the one object behind the command line, Python and validation.
 
+>>> translator = sixfold.load("runs/mine")
+>>> translator.translate(["a line", "another"], beam_size=4, n_best=2)[0].text
+
 Letters: L target length, n source length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from sixfold.call import BOS, EOS, PAD
-from sixfold.decoding.greedy import Hypothesis, greedy
-from sixfold.decoding.step import ModelStep
+from sixfold.call import BOS, EOS
+from sixfold.config import Decoding, change_decoding
+from sixfold.decoding.alignment import align, looks, words_in_place_of_unknown
+from sixfold.decoding.search import Hypothesis, Job
+from sixfold.decoding.stream import WINDOW, Found, Stream, Tag
+from sixfold.decoding.task import Origin, Speech, check_models, check_sizes, evaluating, outputs
+from sixfold.decoding.translation import Line, Translation, lines_of
+from sixfold.decoding.workers import in_processes
 from sixfold.models import EncoderDecoder
 from sixfold.tap import Tap
-from sixfold.text.tokenizer import MASK, Tokenizers
+from sixfold.text.tokenizer import UNK, Tokenizers
 
-NEVER = (PAD, BOS, MASK)  # ids that no text has
-
-
-class Stopped(Exception):  # noqa: N818  (it is a wish that came true, and no error)
-    """Somebody asked to stop, before all was translated."""
-
-
-class Translation(NamedTuple):
-    """One line."""
-
-    text: str
-    score: float  # the model's own log-probability of tokens and end
-    tokens: tuple[int, ...]  # without BOS and EOS
-    ended: bool = True  # False: cut off where it became too long
-    note: str = ""  # what a person should know, such as that the source was truncated
+Lines = Iterable[str | Line | None]
 
 
 class CrossAttention(NamedTuple):
@@ -44,66 +38,91 @@ class CrossAttention(NamedTuple):
     weights: Tensor  # (layers, heads, L, n)
 
 
-class _Source(NamedTuple):
-    """One line to be translated."""
+@dataclass(frozen=True)
+class Wishes:
+    """What is wanted beside the text."""
 
-    ids: list[int]  # EOS included
-    limit: int  # most tokens of its translation
-    note: str
+    alignment: bool = False
+    attention: bool = False
 
 
 class Translator:
-    """Translates with a model and its tokenizers, whatever the model's device and precision.
+    """Translates with a model, or with several as an ensemble, and their tokenizers.
 
-    No more than `max_length` tokens are written, nor more than `max_ratio` for each token of the source
-    and ten. Lines are decoded together as long as their source tokens, with padding, are no more than
-    `batch_tokens`; which ones share a batch makes no difference to what comes out.
+    How is said by `decoding`, and for one call by its keys: `translate(lines, beam_size=4)`. Which lines share a batch
+    makes no difference to what comes out. The models' device and precision are their own.
     """
 
     def __init__(
         self,
-        model: EncoderDecoder,
+        model: EncoderDecoder | Sequence[EncoderDecoder],
         tokenizers: Tokenizers,
+        decoding: Decoding | None = None,
         *,
-        max_length: int = 256,
-        max_ratio: float = 3.0,
-        batch_tokens: int = 4096,
+        origin: Origin | None = None,
     ):
-        if model.kind != "encoder_decoder":
-            raise ValueError(f"only an encoder_decoder translates, and this is a model of kind {model.kind}")
-        for side, tokenizer, stack in zip(("source", "target"), tokenizers, ("encoder", "decoder"), strict=True):
-            words = model.sizes.vocabulary(stack)
-            if len(tokenizer) != words:
-                raise ValueError(f"the {side} tokenizer has {len(tokenizer)} ids, but the model was made for {words}")
-        if min(max_length, max_ratio, batch_tokens) <= 0:
-            got = f"{max_length}, {max_ratio} and {batch_tokens}"
-            raise ValueError(f"max_length, max_ratio and batch_tokens must be positive, got {got}")
-        self.model, self.tokenizers = model, tokenizers
-        self.max_length, self.max_ratio, self.batch_tokens = max_length, max_ratio, batch_tokens
+        self.models = (model,) if isinstance(model, torch.nn.Module) else tuple(model)
+        self.tokenizers, self.decoding, self.origin = tokenizers, decoding or Decoding(), origin
+        check_models(self.models, "encoder_decoder", "translate")
+        for each in self.models:
+            for side, tokenizer, stack in zip(("source", "target"), tokenizers, ("encoder", "decoder"), strict=True):
+                check_sizes(each, tokenizer, side, stack)
 
-    def translate(self, texts: Sequence[str], *, stop: Callable[[], bool] | None = None) -> list[Translation]:
+    @property
+    def model(self) -> EncoderDecoder:
+        """The first, and mostly the only one."""
+        return self.models[0]
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        prefixes: Sequence[str | None] | None = None,
+        terms: Sequence[Iterable[str]] | None = None,
+        **options: Any,
+    ) -> list[Translation]:
         """The translation of each line, in order; that of an empty line is empty.
 
-        `stop` is asked before each batch; if it says True, `Stopped` is raised.
+        `prefixes` are what translations have to begin with, `terms` lists of what has to occur in them, one for each
+        line. The other options are those of `stream`.
         """
         if isinstance(texts, str):
             raise ValueError("translate takes a list of lines, got one text")
-        found = [Translation("", 0.0, ()) for _ in texts]
-        sources = {number: self._source(ids) for number, ids in self._encode(texts).items()}
-        with evaluating(self.model), torch.inference_mode():
-            for numbers in batched({number: len(source.ids) for number, source in sources.items()}, self.batch_tokens):
-                if stop is not None and stop():
-                    raise Stopped
-                batch = [sources[number] for number in numbers]
-                for number, source, hypothesis in zip(numbers, batch, self._search(batch), strict=True):
-                    text = self.tokenizers.target.decode(hypothesis.tokens)
-                    found[number] = Translation(
-                        text, hypothesis.score, hypothesis.tokens, hypothesis.ended, source.note
-                    )
-        return found
+        return list(self.stream(lines_of(list(texts), prefixes, terms), **options))
+
+    def stream(
+        self,
+        lines: Lines,
+        *,
+        stop: Callable[[], bool] | None = None,
+        workers: int = 0,
+        alignment: bool = False,
+        attention: bool = False,
+        window: int = WINDOW,
+        start: int = 1,
+        **changes: Any,
+    ) -> Iterator[Translation]:
+        """The translations of lines as they come, in order; memory does not depend on how many they are.
+
+        A line is a text, or a `Line` with what is demanded of its translation; None says that no more are there at the
+        moment, so that all so far are answered. `window` lines are sorted by length together. `stop` is asked before
+        each step; if it says True, `Stopped` is raised. With `workers`, as many processes share the work. Errors name
+        lines by their number, from `start`. `changes` are keys of the section `decoding`.
+        """
+        decoding = change_decoding(self.decoding, changes)
+        if workers:
+            if attention or stop is not None:
+                raise ValueError("attention and stop are only for translating in this process, without workers")
+            return in_processes(self.origin, decoding, lines, workers, alignment=alignment, start=start)
+        task = Translating(self, decoding, stop, Wishes(alignment, attention))
+        return self._stream(Stream(task, lines, window, start))
+
+    def _stream(self, stream: Stream) -> Iterator[Translation]:
+        with evaluating(*self.models):
+            yield from stream
 
     def cross_attention(self, source: str, target: str) -> CrossAttention:
-        """The weights of all cross-attentions in one pass that reads both texts."""
+        """The weights of all cross-attentions of the (first) model, in one pass that reads both texts."""
         read = [*self.tokenizers.source.encode(source), EOS]
         written = self.tokenizers.target.encode(target)
         device, tap = next(self.model.parameters()).device, Tap("decoder.*.cross")
@@ -118,50 +137,81 @@ class Translator:
             pieces = [str(number) for number in range(1, weights.shape[-1] + 1)]
         return CrossAttention(pieces, self.tokenizers.target.pieces([*written, EOS]), weights)
 
-    def _encode(self, texts: Sequence[str]) -> dict[int, list[int]]:
-        """The ids of each line that is not empty, by its number."""
-        numbers = [number for number, text in enumerate(texts) if text.strip()]
-        ids = self.tokenizers.source.encode_batch([texts[number] for number in numbers])
-        return {number: line for number, line in zip(numbers, ids, strict=True) if line}
 
-    def _source(self, ids: list[int]) -> _Source:
-        """A line as the encoder can read it, and how long its translation may become."""
-        limits, note = self.model.limits, ""
-        if "encoder" in limits and len(ids) + 1 > limits["encoder"]:
-            most = limits["encoder"] - 1  # one place is for EOS
-            note = f"the source has {len(ids)} tokens and was truncated to {most}, all that this model can read"
-            ids = ids[:most]
-        limit = min(self.max_length, int(self.max_ratio * len(ids)) + 10)
-        if "decoder" in limits:
-            limit = min(limit, limits["decoder"] - 1)  # it reads BOS first
-        return _Source([*ids, EOS], limit, note)
+class Translating(Speech):
+    """The task of a translator, with one way to do it."""
 
-    def _search(self, batch: Sequence[_Source]) -> list[Hypothesis]:
-        step = ModelStep(self.model)
-        state = step.begin([source.ids for source in batch])
-        first = torch.full((len(batch), 1), BOS, device=step.device)
-        return greedy(step, state, first, [source.limit for source in batch], NEVER)
+    def __init__(self, translator: Translator, decoding: Decoding, stop: Callable[[], bool] | None, wishes: Wishes):
+        super().__init__(translator.models, translator.tokenizers, decoding, stop)
+        self.wishes = wishes
 
+    def encode(self, lines: Sequence[Line]) -> list[list[int]]:
+        """Lines of nothing but space have nothing to translate, and the end of a line is no part of it."""
+        texts = [line.text.removesuffix("\n") for line in lines if line.text.strip()]
+        rows = iter(self.tokenizers.source.encode_batch(texts))
+        return [next(rows) if line.text.strip() else [] for line in lines]
 
-def batched(lengths: dict[int, int], tokens: int) -> Iterator[list[int]]:
-    """Numbers in batches of about equal length, the longest first: rows × the longest ≤ tokens, or one row."""
-    batch: list[int] = []
-    for number in sorted(lengths, key=lambda number: -lengths[number]):
-        if batch and (len(batch) + 1) * lengths[batch[0]] > tokens:
-            yield batch
-            batch = []
-        batch.append(number)
-    if batch:
-        yield batch
+    def job(self, number: int, line: Line, ids: Sequence[int]) -> Job | None:
+        """A line as the encoders can read it, and how long its translation may become."""
+        if not ids:
+            return None
+        decoding, (ids, note) = self.decoding, self._cut(ids)
+        limit = max(int(decoding.max_ratio * len(ids)) + 10 + self.demanded(line), decoding.min_length)
+        limit, most = min(limit, decoding.max_length), self.limit("decoder")
+        if most is not None:
+            limit = min(limit, most - 1)  # it reads BOS first
+        rules, seed = self.rules(line), self.seed(ids, line)
+        return Job(source=[*ids, EOS], limit=limit, rules=rules, seed=seed, tag=Tag(number, line, note))
 
+    def _cut(self, ids: Sequence[int]) -> tuple[Sequence[int], str]:
+        """What is read of a source, and a note if that is not all."""
+        known, wanted = self.limit("encoder"), self.decoding.max_source
+        most = wanted if known is None else min(wanted, known - 1)  # one place is for EOS
+        if len(ids) <= most:
+            return ids, ""
+        why = "decoding.max_source" if most == wanted else "all that this model can read"
+        if self.decoding.too_long == "refuse":
+            raise ValueError(f"the source has {len(ids):,} tokens, and no more than {most:,} are taken ({why})")
+        return ids[:most], f"the source has {len(ids):,} tokens and was truncated to {most:,} ({why})"
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model in evaluation mode, and each of its parts back as it was."""
-    modes = {part: part.training for part in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for part, mode in modes.items():
-            part.training = mode
+    def finish(self, found: Sequence[Found]) -> list[Translation]:
+        """Texts for hypotheses, and what else is wanted of them."""
+        looked = self._look(found)
+        return [
+            self._finish(job, hypotheses, [looked.get((id(job), number)) for number in range(len(hypotheses))])
+            for job, hypotheses in found
+        ]
+
+    def _look(self, found: Sequence[Found]) -> dict[tuple[int, int], Tensor | None]:
+        """Where the decoder looked, of each hypothesis for which somebody needs to know."""
+        needed = [
+            (job, number, each.tokens)
+            for job, hypotheses in found
+            for number, each in enumerate(hypotheses)
+            if self._needs_a_look(number, each)
+        ]
+        seen = looks(self.models, [(job.source, tokens) for job, _, tokens in needed]) if needed else []
+        return {(id(job), number): look for (job, number, _), look in zip(needed, seen, strict=True)}
+
+    def _needs_a_look(self, number: int, hypothesis: Hypothesis) -> bool:
+        shown = number == 0 and (self.wishes.alignment or self.wishes.attention)
+        return shown or (self.decoding.replace_unknown and not self.tokenizer.spells and UNK in hypothesis.tokens)
+
+    def _finish(self, job: Job, found: Sequence[Hypothesis], looked: Sequence[Tensor | None]) -> Translation:
+        tag: Tag = job.tag
+        texts = [self._text(job, each.tokens, look) for each, look in zip(found, looked, strict=True)]
+        best, *others = outputs(found, texts, tag.note)
+        look = looked[0]
+        alignment = align(look, job.source, best.tokens, self.tokenizers) if look is not None else None
+        return replace(
+            best,
+            others=tuple(others),
+            alignment=alignment if self.wishes.alignment else None,
+            attention=look if self.wishes.attention else None,
+        )
+
+    def _text(self, job: Job, tokens: Sequence[int], look: Tensor | None) -> str:
+        if not self.decoding.replace_unknown or look is None:
+            return self.text(tokens)
+        source = job.tag.line.text
+        return self.text(tokens, words_in_place_of_unknown(tokens, look, job.source, source, self.tokenizers))

@@ -147,7 +147,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _read_lines(path: Path) -> Iterator[str]:
+def read_lines(path: Path) -> Iterator[str]:
     """The lines of a file with their ends."""
     number, raw = 0, b""
     try:
@@ -170,7 +170,7 @@ def _read_lines(path: Path) -> Iterator[str]:
 
 
 def _read_parallel(source: Path, target: Path) -> Iterator[Pair]:
-    left, right = _read_lines(source), _read_lines(target)
+    left, right = read_lines(source), read_lines(target)
     for number, (a, b) in enumerate(zip_longest(left, right)):
         if a is None or b is None:
             longer = number + 1 + sum(1 for _ in (right if a is None else left))
@@ -184,7 +184,7 @@ def _read_parallel(source: Path, target: Path) -> Iterator[Pair]:
 
 def _read_table(path: Path, source: str, target: str) -> Iterator[Pair]:
     """Columns by number from 1; if one is not a number, both are looked up in the first line, which is a header."""
-    lines = _read_lines(path)
+    lines = read_lines(path)
     first = 1
     numbers = [int(column) if column.isdecimal() else None for column in (source, target)]
     if None in numbers:
@@ -220,7 +220,7 @@ def _column(path: Path, name: str, number: int | None, header: list[str]) -> int
 
 def _read_records(path: Path, fields: list[str]) -> Iterator[list[str]]:
     """The texts that these fields hold in each record."""
-    for number, line in enumerate(_read_lines(path), 1):
+    for number, line in enumerate(read_lines(path), 1):
         if not line.strip():
             yield [""] * len(fields)
             continue
@@ -255,7 +255,7 @@ def _read_documents(path: Path, field: str) -> Iterator[Stretch]:
 
 def _read_text(path: Path) -> Iterator[Stretch]:
     """The file is one document; its lines keep their ends."""
-    for line in _read_lines(path):
+    for line in read_lines(path):
         for stretch in _stretches(line):
             yield stretch, False
     yield "", True

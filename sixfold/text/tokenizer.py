@@ -86,6 +86,11 @@ class Tokenizer:
     def __repr__(self) -> str:
         return f"Tokenizer({self.kind}, {len(self)} ids)"
 
+    @property
+    def spells(self) -> bool:
+        """Whether it spells what it does not know, so that no text is unknown."""
+        return self.kind not in _SPLIT_AT_SPACES
+
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without BOS and EOS."""
         return self.encode_batch([text])[0]
@@ -109,6 +114,18 @@ class Tokenizer:
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The piece of each id, made readable: ▁ for a space, \\x… for what is no whole character."""
         return [self._piece(int(id_)) for id_ in ids]
+
+    def spellings(self) -> list[bytes]:
+        """What each id adds to a text: joined, they are the text that `decode` gives, in UTF-8.
+
+        Words and symbols have a space before them, which the first of a text loses. Control ids add nothing.
+        """
+        pieces = [self._rust.id_to_token(id_) or "" for id_ in range(len(CONTROLS), len(self))]
+        if self.kind in _SPLIT_AT_SPACES:
+            spelt = [f" {piece}".encode() for piece in pieces]
+        else:
+            spelt = [bytes(_BYTE_OF[letter] for letter in piece) for piece in pieces]
+        return [b""] * len(CONTROLS) + spelt
 
     def _piece(self, id_: int) -> str:
         if id_ in CONTROLS:

@@ -36,7 +36,7 @@ def test_prompts_of_different_length_are_padded_at_the_left():
     model = moved_model("decoder_only")
     prompts = [[BOS, 7, 8, 9], [BOS, 11]]
     step = ModelStep(model)
-    scores, log_z, state, _ = step(padded(prompts, step.device, "left"), step.begin_empty(2))
+    scores, log_z, state, _ = step(padded(prompts, step.device, "left"), step.begin([[], []]))
     for row, prompt in enumerate(prompts):
         expected = model.log_probs(model.decode(torch.tensor([prompt])))[0, -1]
         assert_close(scores[row] - log_z[row], expected)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sixfold import Batch, Cache, Tap, load, save
+from sixfold import Batch, Cache, Tap, load_model, save
 from tests.small import assert_close, random_ids, seeded, small_model
 
 SIZES = {"encoder_layers": 3, "decoder_layers": 4}
@@ -95,7 +95,7 @@ def test_a_gate_acts_at_its_depth():
 def test_saved_and_loaded_it_is_the_same(tmp_path):
     model, ids = small_model("decoder_only", ("block_sharing",), dtype=torch.float32), random_ids(2, 4, seeded(6))
     save(model, tmp_path / "model")
-    assert torch.equal(load(tmp_path / "model").decode(ids), model.decode(ids))
+    assert torch.equal(load_model(tmp_path / "model").decode(ids), model.decode(ids))
 
 
 @pytest.mark.parametrize("sharing", ["block_sharing", "universal"])

@@ -41,7 +41,7 @@ def test_a_change_of_one_table_changes_the_roles_that_share_it(modifications, to
 def test_a_loaded_model_shares_what_the_saved_one_shared(modification, tmp_path):
     model = small_model(modifications=(modification,), dtype=torch.float32)
     sixfold.save(model, tmp_path / "model")
-    loaded = sixfold.load(tmp_path / "model").to(torch.float64)
+    loaded = sixfold.load_model(tmp_path / "model").to(torch.float64)
     assert len(loaded.tables) == len(model.tables)
     for one in ROLES:
         for other in ROLES:

@@ -107,7 +107,7 @@ def test_a_resumed_run_is_frozen_where_the_other_was(tmp_path):
     model = small_model(modifications=("weighted:freeze=1",))
     model.after_step(8, 10)
     sixfold.save(model, tmp_path)
-    resumed = sixfold.load(tmp_path)
+    resumed = sixfold.load_model(tmp_path)
     for each in (model, resumed):
         with torch.no_grad():
             branches_of(each)[0].kappa.add_(0.3)

@@ -319,3 +319,15 @@ def test_a_pair_is_one_file_or_two(all_kinds, tmp_path):
     (tmp_path / "tokenizer.json").rename(tmp_path / "source.tokenizer.json")
     with pytest.raises(ValueError, match=r"must hold tokenizer\.json, or .*; it has source\.tokenizer\.json"):
         Tokenizers.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+@settings(max_examples=30, deadline=None)
+def test_spellings_joined_are_the_text(all_kinds, kind, data):
+    tokenizer = all_kinds[kind]
+    ids = data.draw(st.lists(st.integers(0, len(tokenizer) - 1), max_size=8))
+    spellings = tokenizer.spellings()
+    joined = b"".join(spellings[id_] for id_ in ids)
+    assert len(spellings) == len(tokenizer)
+    assert tokenizer.decode(ids) == (joined if tokenizer.spells else joined[1:]).decode("utf-8", "replace")

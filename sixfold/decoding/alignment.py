@@ -1,0 +1,123 @@
+"""Which word comes from which: alignments from cross-attention.
+
+One pass reads the source and what was written, with the tap open at the cross-attention of one decoder layer: the last
+but one, whose mean over the heads follows word order best in translation (arXiv 1909.02074); in a decoder of one
+layer, that one. A token belongs to the piece of the source that was looked at hardest when it was about to be written;
+the end of the source, where heads look that have nothing to look at, does not count.
+
+Letters: B rows, L target length with the end, n source length with the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sixfold.call import BOS
+from sixfold.decoding.step import padded
+from sixfold.decoding.translation import Alignment
+from sixfold.models import Model
+from sixfold.tap import Tap
+from sixfold.text.tokenizer import UNK, Tokenizer, Tokenizers
+
+_CROSS = "decoder.*.cross"
+_TOKENS = 8192  # source and target tokens that are read together
+
+
+def watched_layer(model: Model) -> str | None:
+    """The name of the cross-attention that alignments are read from; None if a model has none."""
+    names = [name for name in model.attentions if fnmatchcase(name, _CROSS)]
+    return names[max(len(names) - 2, 0)] if names else None
+
+
+@torch.inference_mode()
+def looks(models: Sequence[Model], pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Tensor | None]:
+    """For each source (with EOS) and target (without): weights (L, n), the mean over heads and models.
+
+    None where a model shows none, or has shortened its source.
+    """
+    found: list[Tensor | None] = []
+    longest = max((len(source) + len(target) for source, target in pairs), default=1)
+    rows = max(_TOKENS // longest, 1)
+    for start in range(0, len(pairs), rows):
+        some = pairs[start : start + rows]
+        several = [_looks(model, some) for model in models]
+        for number, (source, target) in enumerate(some):
+            own = [weights[number, : len(target) + 1, : len(source)] for weights in several if weights is not None]
+            whole = len(own) == len(models) and all(w.shape[-1] == len(source) for w in own)
+            found.append(torch.stack(own).mean(0) if whole else None)
+    return found
+
+
+def _looks(model: Any, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Tensor | None:
+    name = watched_layer(model)
+    if name is None:
+        return None
+    device, tap = next(model.parameters()).device, Tap(name)
+    source = padded([source for source, _ in pairs], device)
+    memory = model.encode(source)
+    if memory.states[0].shape[1] != source.shape[1]:  # a funnel's states stand for several pieces each
+        return None
+    model.decode(padded([(BOS, *target) for _, target in pairs], device), memory, tap=tap)
+    return tap[name].mean(1).float().cpu()
+
+
+def align(look_Ln: Tensor, source: Sequence[int], target: Sequence[int], tokenizers: Tokenizers) -> Alignment:
+    """What a look says: source (with EOS) and target (without) are ids."""
+    ids = source[:-1]
+    weights = look_Ln[: len(target), : len(ids)]
+    tokens = weights.argmax(1).tolist() if weights.numel() else []
+    words = _align_words(weights, word_numbers(tokenizers.source, ids), word_numbers(tokenizers.target, target))
+    return Alignment(tuple(tokenizers.source.pieces(ids)), tuple(tokens), tuple(words))
+
+
+def _align_words(
+    weights_Ln: Tensor, source: Sequence[int | None], target: Sequence[int | None]
+) -> Iterator[tuple[int, int]]:
+    """Each word of the target, and the word of the source whose pieces together its pieces looked at hardest."""
+    columns = range(max((w for w in source if w is not None), default=-1) + 1)
+    if not columns:
+        return
+    weights = torch.stack([weights_Ln[:, [w == number for w in source]].sum(1) for number in columns], 1)
+    for word in sorted({w for w in target if w is not None}):
+        rows = weights[[w == word for w in target]]
+        yield word, int(rows.sum(0).argmax())
+
+
+def word_numbers(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int | None]:
+    """In which word each piece stands: what stands between spaces, counted from 0. None: in a space."""
+    if not tokenizer.spells:
+        return list(range(len(ids)))
+    numbers: list[int | None] = []
+    word, inside = -1, False
+    for id_ in ids:
+        text = tokenizer.decode([id_])
+        if text and not text.strip():
+            numbers.append(None)
+            inside = False
+            continue
+        if not inside or text[:1].isspace():
+            word += 1
+        inside = not text[-1:].isspace()
+        numbers.append(word)
+    return numbers
+
+
+def words_in_place_of_unknown(
+    target: Sequence[int], look_Ln: Tensor, source: Sequence[int], text: str, tokenizers: Tokenizers
+) -> list[str | None]:
+    """For each token of the output that is UNK, the source word that it looked at; None for the others."""
+    own = text.split(" ") if not tokenizers.source.spells else text.split()
+    words = [word for word in own if word]
+    numbers = word_numbers(tokenizers.source, source[:-1])
+    weights = look_Ln[:, : len(numbers)].clone()
+    weights[:, [number is None or number >= len(words) for number in numbers]] = -1
+    found: list[str | None] = []
+    for place, id_ in enumerate(target):
+        number = numbers[int(weights[place].argmax())] if id_ == UNK and numbers else None
+        found.append(words[number] if number is not None and number < len(words) else None)
+    return found

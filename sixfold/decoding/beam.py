@@ -1,0 +1,236 @@
+"""Beam search: the w likeliest beginnings go on, side by side.
+
+Of all words after all hypotheses, the 2w best are looked at; whoever says EOS among the first w is
+found, and the first w others go on:
+
+    here w = 2      the                the cat  −1.3    goes on
+                    a                  a cat    −1.6    goes on
+                                       the EOS  −1.9    too late: not among the first w
+
+Log-probabilities only fall, so a sentence is done when no hypothesis that is open, however long it may
+yet become, can come to a better score than those found. With one hypothesis and no length penalty this
+is greedy search.
+
+Diverse beam search (arXiv 1610.02424): groups of hypotheses choose one after another, and a word costs
+λ for each time that an earlier group has just chosen it.
+
+Constrained beam search (arXiv 1804.06609): where a rule demands words, what makes progress with them is
+looked at as well, and the places are divided among the degrees of progress, so that hypotheses which
+have already paid for a demanded word are not crowded out by those which have not.
+
+Letters: S sentences, w hypotheses of each, G groups, k hypotheses of each, V words, T words looked at after one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice, zip_longest
+from typing import NamedTuple
+
+import torch
+
+from sixfold.call import EOS
+from sixfold.decoding.length import PLAIN, Length
+from sixfold.decoding.search import Hypothesis, Impossible, Job, Open, Sentence, Words, empty
+from sixfold.decoding.top import top
+
+
+class Candidate(NamedTuple):
+    """A word that a hypothesis might say."""
+
+    chosen_by: float  # what it is compared by
+    rank: float  # the hypothesis's rank, once it has said it
+    place: int
+    word: int
+    log_p: float  # the model's own
+
+
+class Found(NamedTuple):
+    """A hypothesis that has ended."""
+
+    ranked_by: float
+    hypothesis: Hypothesis
+
+
+@dataclass
+class _Group:
+    """Hypotheses that compete with each other."""
+
+    places: range
+    found: dict[Hashable, Found] = field(default_factory=dict)  # no two the same
+    done: bool = False
+
+
+@dataclass
+class _Beams(Sentence):
+    groups: list[_Group] = field(default_factory=list)
+    demanding: bool = False  # a rule demands words
+
+
+@dataclass(frozen=True)
+class Beam:
+    """A method of search: `size` hypotheses, in `groups`; `n_best` are found, of which no two are the `same`."""
+
+    size: int = 4
+    n_best: int = 1
+    length: Length = PLAIN
+    groups: int = 1
+    diversity: float = 0.0  # λ
+    same: Callable[[tuple[int, ...]], Hashable] = tuple
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.n_best <= self.size:
+            raise ValueError(f"a beam of {self.size} finds 1 to {self.size} outputs, got n_best {self.n_best}")
+        if self.groups < 1 or self.size % self.groups:
+            raise ValueError(f"{self.size} hypotheses can't be divided into {self.groups} groups")
+
+    @property
+    def width(self) -> int:
+        return self.size
+
+    def begin(self, job: Job) -> Sentence:
+        """All hypotheses are one and the same at first, so one of each group goes on."""
+        each = self.size // self.groups
+        groups = [_Group(range(start, start + each)) for start in range(0, self.size, each)]
+        opens = [Open(place=place) if place % each == 0 else empty(place) for place in range(self.size)]
+        return _Beams(job, opens, groups=groups, demanding=any(rule.demands for rule in job.rules))
+
+    def choose(self, sentences: Sequence[Sentence], words: Words) -> None:
+        best = _Best(words, sentences, self.groups)
+        for number, sentence in enumerate(sentences):
+            assert isinstance(sentence, _Beams)
+            if not sentence.done:
+                self._choose(sentence, best, number)
+
+    def _choose(self, sentence: _Beams, best: _Best, number: int) -> None:
+        opens, taken = list(sentence.open), Counter[int]()
+        for index, group in enumerate(sentence.groups):
+            if not group.done:
+                candidates = _made_dearer(best.candidates(number, index), taken, self.diversity)
+                if sentence.demanding:
+                    candidates = _joined(candidates, best.demanded(number, group.places))
+                opens[group.places.start : group.places.stop] = chosen = self._go_on(sentence, group, candidates)
+                taken.update(each.tokens[-1] for each in chosen if each.alive)
+        sentence.open = opens
+        for group in sentence.groups:
+            group.done = group.done or self._is_done(sentence, group)
+        if all(group.done for group in sentence.groups):
+            self._finish(sentence)
+
+    def _go_on(self, sentence: _Beams, group: _Group, candidates: list[Candidate]) -> list[Open]:
+        """Put aside who has ended. → who goes on, k places"""
+        size, going = len(group.places), list[list[Candidate]]()
+        for bank in _banks(sentence, candidates):
+            for end in (candidate for candidate in bank[:size] if candidate.word == EOS):
+                self._found(sentence, group, end)
+            going.append([candidate for candidate in bank if candidate.word != EOS])
+        fair = (candidate for turn in zip_longest(*going) for candidate in turn if candidate is not None)
+        opens = [sentence.open[c.place].say(c.word, c.log_p, c.rank, c.place) for c in islice(fair, size)]
+        return opens + [empty(place) for place in group.places[len(opens) :]]
+
+    def _found(self, sentence: _Beams, group: _Group, end: Candidate) -> None:
+        each = sentence.open[end.place]
+        log_probs = (*each.log_probs, end.log_p)
+        ranked_by = self.length.score(end.rank, len(log_probs))
+        ranked_by += sum(rule.final(each.tokens, each.coverage) for rule in sentence.job.rules)
+        score = self.length.score(sum(log_probs), len(log_probs))
+        found = Found(ranked_by, Hypothesis(each.tokens, log_probs, score, sentence.ended(end.place)))
+        same = self.same(each.tokens)
+        if same not in group.found or group.found[same].ranked_by < ranked_by:
+            group.found[same] = found
+
+    def _is_done(self, sentence: _Beams, group: _Group) -> bool:
+        opens = [sentence.open[place] for place in group.places if sentence.open[place].alive]
+        if not opens:
+            return True
+        wanted = math.ceil(self.n_best / self.groups)
+        if len(group.found) < wanted:
+            return False
+        to_beat = sorted((found.ranked_by for found in group.found.values()), reverse=True)[wanted - 1]
+        longest = sentence.job.limit + 1
+        return all(self.length.best(each.rank, len(each.tokens) + 1, longest) <= to_beat for each in opens)
+
+    def _finish(self, sentence: _Beams) -> None:
+        """The best of each group, then the second best of each …, until there are enough; then by score."""
+        ordered = [sorted(group.found.items(), key=lambda item: -item[1].ranked_by) for group in sentence.groups]
+        chosen: dict[Hashable, Found] = {}
+        for place in range(max(map(len, ordered))):
+            for same, found in (line[place] for line in ordered if place < len(line)):
+                if len(chosen) < self.n_best:
+                    chosen.setdefault(same, found)
+        if not chosen:
+            raise Impossible(sentence.job)
+        by_rank = sorted(chosen.values(), key=lambda found: -found.ranked_by)
+        sentence.found, sentence.done = [found.hypothesis for found in by_rank], True
+
+
+class _Best:
+    """The best words after the hypotheses, and whatever else is asked for."""
+
+    def __init__(self, words: Words, sentences: Sequence[Sentence], groups: int):
+        self.words, self.sentences = words, sentences
+        ranks = torch.tensor([[each.rank for each in s.open] for s in sentences], device=words.chosen.device)
+        width, vocabulary = words.chosen.shape[1:]
+        each = width // groups
+        dearer = width - each  # words that earlier groups may have chosen
+        best, word = top(words.chosen, min(2 * each + dearer, vocabulary))  # (S, w, T): of them are the best of all
+        rank = (ranks - words.shift)[..., None] + best
+        log_p = words.scores.gather(-1, word) - words.log_z[..., None]
+        looked_at = best.shape[-1]
+        rank, word, log_p = (t.unflatten(1, (groups, each)).flatten(2) for t in (rank, word, log_p))  # (S, G, k·T)
+        rank, order = rank.topk(min(2 * each + dearer * each, each * looked_at))
+        listed = (rank, order // looked_at, word.gather(-1, order), log_p.gather(-1, order))
+        self._listed = [t.tolist() for t in listed]
+        self._each = each
+
+    def candidates(self, number: int, group: int) -> list[Candidate]:
+        """At least twice as many as the group has places, the best first."""
+        first = group * self._each
+        lists = (listed[number][group] for listed in self._listed)
+        return [
+            Candidate(rank, rank, first + place, word, log_p)
+            for rank, place, word, log_p in zip(*lists, strict=True)
+            if rank > -math.inf
+        ]
+
+    def demanded(self, number: int, places: range) -> Iterator[Candidate]:
+        """What would make progress with the words that rules demand, and EOS."""
+        sentence, words = self.sentences[number], self.words
+        for place in places:
+            each = sentence.open[place]
+            if each.alive:
+                wanted = {word for rule in sentence.job.rules for word in rule.wants(each.tokens)} | {EOS}
+                for word in sorted(wanted):
+                    rank = each.rank + float(words.chosen[number, place, word] - words.shift[number, place])
+                    log_p = float(words.scores[number, place, word] - words.log_z[number, place])
+                    if rank > -math.inf:
+                        yield Candidate(rank, rank, place, word, log_p)
+
+
+def _made_dearer(candidates: list[Candidate], taken: Counter[int], cost: float) -> list[Candidate]:
+    """The candidates, when words cost something for each time that they were taken."""
+    if not taken:
+        return candidates
+    dearer = [c._replace(chosen_by=c.chosen_by - cost * taken[c.word]) for c in candidates]
+    return sorted(dearer, key=lambda candidate: -candidate.chosen_by)
+
+
+def _joined(candidates: Iterable[Candidate], others: Iterable[Candidate]) -> list[Candidate]:
+    """Both, each once."""
+    each = {(candidate.place, candidate.word): candidate for candidate in chain(others, candidates)}
+    return sorted(each.values(), key=lambda candidate: -candidate.chosen_by)
+
+
+def _banks(sentence: _Beams, candidates: list[Candidate]) -> list[list[Candidate]]:
+    """The candidates by how much of what is demanded they have, most first."""
+    if not sentence.demanding:
+        return [candidates]
+    banks: dict[int, list[Candidate]] = {}
+    for candidate in candidates:
+        said = sentence.open[candidate.place].tokens
+        said = said if candidate.word == EOS else (*said, candidate.word)
+        banks.setdefault(sum(rule.progress(said) for rule in sentence.job.rules), []).append(candidate)
+    return [banks[progress] for progress in sorted(banks, reverse=True)]

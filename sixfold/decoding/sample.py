@@ -1,0 +1,73 @@
+"""Sampling: words are drawn by their probability.
+
+Each hypothesis has random numbers of its own, which follow from its sentence's seed: who shares the
+batch with it makes no difference. What may be drawn is narrowed in this order:
+
+    temperature T   p ∝ p^(1/T)
+    top_k           the k likeliest words
+    top_p           the likeliest words that together have this share of what is left    arXiv 1904.09751
+    min_p           words at least so likely as this times the likeliest                 arXiv 2407.01082
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import torch
+from torch import Tensor
+
+from sixfold.decoding.greedy import go_on
+from sixfold.decoding.length import PLAIN, Length
+from sixfold.decoding.search import Job, Open, Sentence, Words
+
+
+@dataclass
+class _Drawn(Sentence):
+    """A sentence with a source of chance for each of its hypotheses."""
+
+    chance: Sequence[Random] = ()
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A method of search: so many hypotheses, each of which draws its words."""
+
+    width: int = 1
+    temperature: float = 1.0
+    top_k: int = 0  # 0: all
+    top_p: float = 1.0
+    min_p: float = 0.0
+    length: Length = PLAIN
+
+    def begin(self, job: Job) -> Sentence:
+        chance = [Random(f"{job.seed} {number}") for number in range(self.width)]
+        return _Drawn(job, [Open() for _ in chance], chance=chance)
+
+    def choose(self, sentences: Sequence[Sentence], words: Words) -> None:
+        numbers = [[chance.random() for chance in s.chance] for s in sentences if isinstance(s, _Drawn)]
+        uniform = torch.tensor(numbers, dtype=torch.float64, device=words.chosen.device)
+        go_on(sentences, words, self.draw(words.chosen, uniform), self.length)
+
+    def draw(self, scores: Tensor, uniform: Tensor) -> Tensor:
+        """Scores (…, V) and a number from 0 to 1 for each (…) → a word (…): where the sum of p passes the number."""
+        p = (scores.double() / self.temperature).softmax(-1).nan_to_num(0.0)  # a row of −∞ is found out by its rank
+        below = self.narrowed(p).cumsum(-1)
+        total = below[..., -1:].contiguous()
+        word = torch.searchsorted(below, uniform[..., None] * total, right=True)
+        last = torch.searchsorted(below, total)  # for a number so near 1 that the product rounds to the sum
+        return torch.minimum(word, last)[..., 0]
+
+    def narrowed(self, p: Tensor) -> Tensor:
+        """p (…, V), with 0 for words that may not be drawn."""
+        if 0 < self.top_k < p.shape[-1]:
+            p = p * (p >= p.topk(self.top_k).values[..., -1:])
+        if self.top_p < 1:
+            ordered, order = p.sort(dim=-1, descending=True, stable=True)
+            before = ordered.cumsum(-1) - ordered
+            kept = ordered * (before < self.top_p * ordered.sum(-1, keepdim=True))
+            p = torch.zeros_like(p).scatter(-1, order, kept)
+        if self.min_p > 0:
+            p = p * (p >= self.min_p * p.amax(-1, keepdim=True))
+        return p

@@ -1,0 +1,165 @@
+"""What Translator and Writer have in common: from models and a configuration to a search."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from sixfold.call import BOS, PAD
+from sixfold.config import Decoding
+from sixfold.decoding.alignment import watched_layer
+from sixfold.decoding.beam import Beam
+from sixfold.decoding.ensemble import Ensemble
+from sixfold.decoding.greedy import Greedy
+from sixfold.decoding.length import Length
+from sixfold.decoding.rules import Rule, make_rules
+from sixfold.decoding.sample import Sample
+from sixfold.decoding.search import Hypothesis, Job, Method, search
+from sixfold.decoding.step import ModelStep, Step, StepFunction
+from sixfold.decoding.translation import Line, Translation
+from sixfold.models import Model
+from sixfold.text.tokenizer import CONTROLS, MASK, UNK, Tokenizer, Tokenizers
+
+NEVER = (PAD, BOS, MASK)  # ids that no text has
+
+
+class Stopped(Exception):  # noqa: N818  (it is a wish that came true, and no error)
+    """Somebody asked to stop, before all was written."""
+
+
+class Origin(NamedTuple):
+    """Where models were loaded from, so that another process can do the same."""
+
+    runs: tuple[str, ...]
+    device: str
+    imports: tuple[str, ...] = ()
+
+
+class Speech:
+    """How outputs are searched for, in one way: models, a vocabulary, and a configuration."""
+
+    def __init__(
+        self,
+        models: Sequence[Model],
+        tokenizers: Tokenizers,
+        decoding: Decoding,
+        stop: Callable[[], bool] | None = None,
+    ):
+        self.models, self.tokenizers, self.decoding = models, tokenizers, decoding
+        self.tokenizer = tokenizers.target
+        self.never = NEVER if not self.tokenizer.spells else (*NEVER, UNK)  # who spells knows every text
+        self.method = make_method(decoding, self.text)
+        self.step = self._make_step(stop)
+
+    def _make_step(self, stop: Callable[[], bool] | None) -> StepFunction:
+        watching = self.decoding.coverage_penalty > 0
+        steps = [ModelStep(model, watched_layer(model) if watching else None) for model in self.models]
+        step: StepFunction = steps[0] if len(steps) == 1 else Ensemble(steps)
+        return step if stop is None else _Stoppable(step, stop)
+
+    def limit(self, stack: str) -> int | None:
+        """The most positions that all models can tell apart, if there is such a limit."""
+        limits = [model.limits[stack] for model in self.models if stack in model.limits]
+        return min(limits, default=None)
+
+    def rules(self, line: Line) -> tuple[Rule, ...]:
+        return tuple(make_rules(self.decoding, self.tokenizer, prefix=line.prefix, terms=line.terms))
+
+    def demanded(self, line: Line) -> int:
+        """Tokens that an output must have, and that no ratio of lengths accounts for."""
+        texts = [text for text in (line.prefix, *line.terms) if text]
+        return sum(map(len, self.tokenizer.encode_batch(texts)))
+
+    def seed(self, ids: Sequence[int], line: Line) -> int:
+        """The same for the same text, whoever else is there."""
+        of = json.dumps([self.decoding.seed, list(ids), line.prefix, line.terms]).encode()
+        return int.from_bytes(hashlib.sha256(of).digest()[:7], "big")
+
+    def search(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, list[Hypothesis]]]:
+        return search(self.step, jobs, self.method, never=self.never, batch_tokens=self.decoding.batch_tokens)
+
+    def text(self, tokens: Sequence[int], unknown: Sequence[str | None] = ()) -> str:
+        """The text of tokens. UNK is written <unk>, or as the word that is given in its place."""
+        if self.tokenizer.spells or UNK not in tokens:
+            return self.tokenizer.decode(tokens)
+        instead = [*unknown, *[None] * (len(tokens) - len(unknown))]
+        words = zip(tokens, instead, strict=True)
+        return " ".join(word or CONTROLS[UNK] if id_ == UNK else self.tokenizer.decode([id_]) for id_, word in words)
+
+
+def make_method(decoding: Decoding, text: Callable[[tuple[int, ...]], str]) -> Method:
+    """What the configuration asks for."""
+    if decoding.sample:
+        return Sample(
+            width=decoding.n_best,
+            temperature=decoding.temperature,
+            top_k=decoding.top_k,
+            top_p=decoding.top_p,
+            min_p=decoding.min_p,
+        )
+    if decoding.beam_size == 1:
+        return Greedy()
+    return Beam(
+        size=decoding.beam_size,
+        n_best=decoding.n_best,
+        length=Length(decoding.length_penalty),
+        groups=decoding.beam_groups,
+        diversity=decoding.diversity,
+        same=text,
+    )
+
+
+def outputs(found: Sequence[Hypothesis], texts: Sequence[str], note: str) -> list[Translation]:
+    """Hypotheses with their texts, the best first."""
+    return [
+        Translation(text, each.score, each.tokens, each.log_probs, each.ended, note)
+        for each, text in zip(found, texts, strict=True)
+    ]
+
+
+def check_models(models: Sequence[Model], kind: str, verb: str) -> None:
+    """Raise a ValueError unless all are of this kind, and of one vocabulary."""
+    if not models:
+        raise ValueError("there is no model")
+    for model in models:
+        if model.kind != kind:
+            raise ValueError(f"only models of kind {kind} {verb}, and this is a model of kind {model.kind}")
+
+
+def check_sizes(model: Model, tokenizer: Tokenizer, side: str, stack: str) -> None:
+    words = model.sizes.vocabulary(stack)
+    if len(tokenizer) != words:
+        raise ValueError(f"the {side} tokenizer has {len(tokenizer)} ids, but the model was made for {words}")
+
+
+class _Stoppable:
+    """A step before which somebody is asked whether to stop."""
+
+    def __init__(self, step: StepFunction, stop: Callable[[], bool]):
+        self.step, self.stop, self.device = step, stop, step.device
+
+    def begin(self, sources: Sequence[Sequence[int]]) -> Any:
+        return self.step.begin(sources)
+
+    def __call__(self, ids: Tensor, state: Any) -> Step:
+        if self.stop():
+            raise Stopped
+        return self.step(ids, state)
+
+
+@contextmanager
+def evaluating(*models: nn.Module) -> Iterator[None]:
+    """Put models in evaluation mode, and each of their parts back as it was."""
+    modes = {part: part.training for model in models for part in model.modules()}
+    for model in models:
+        model.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes.items():
+            part.training = mode

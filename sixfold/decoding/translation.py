@@ -1,0 +1,89 @@
+"""What goes into a translator, and what comes out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+
+class Line(NamedTuple):
+    """What is to be translated, or gone on with."""
+
+    text: str
+    prefix: str | None = None  # how the output has to begin
+    terms: tuple[str, ...] = ()  # what has to occur in it
+
+
+class Alignment(NamedTuple):
+    """Where the decoder looked hardest in the source when it was about to write; see `sixfold.decoding.alignment`."""
+
+    source: tuple[str, ...]  # the readable pieces of the source
+    tokens: tuple[int, ...]  # for each token of the output, the number of a piece of the source
+    words: tuple[tuple[int, int], ...]  # word of the output, word of the source: what stands between spaces, from 0
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One output; of a language model, what follows the prompt."""
+
+    text: str = ""
+    score: float = 0.0  # log_prob under the length formula
+    tokens: tuple[int, ...] = ()  # without BOS and EOS
+    log_probs: tuple[float, ...] = ()  # the model's own log-probability of each token, and then of the end
+    ended: bool = True  # False: cut off where it became too long
+    note: str = ""  # what a person should know, such as that the source was truncated
+    others: tuple[Translation, ...] = ()  # the next best
+    alignment: Alignment | None = None  # on request
+    attention: Tensor | None = None  # (tokens and end, source pieces and end), on request
+
+    @property
+    def n_best(self) -> tuple[Translation, ...]:
+        """All outputs that were asked for, the best first."""
+        return (self, *self.others)
+
+    @property
+    def log_prob(self) -> float:
+        """The model's own log-probability of the whole output, its end included."""
+        return math.fsum(self.log_probs)
+
+    @property
+    def confidence(self) -> tuple[float, ...]:
+        """The probability of each token, and of the end, given those before."""
+        return tuple(math.exp(log_p) for log_p in self.log_probs)
+
+
+def lines_of(
+    texts: Sequence[str], prefixes: Sequence[str | None] | None, terms: Sequence[Iterable[str]] | None
+) -> list[Line]:
+    """One line for each text, with what is said about it."""
+    for name, more in (("prefixes", prefixes), ("terms", terms)):
+        if isinstance(more, str) or (more is not None and len(more) != len(texts)):
+            got = "one text" if isinstance(more, str) else str(len(more))
+            raise ValueError(f"{name}: give one for each of the {len(texts)} texts, got {got}")
+    if terms is not None and any(isinstance(several, str) for several in terms):
+        raise ValueError("terms: give a list of terms for each text, got a text")
+    begin = prefixes or [None] * len(texts)
+    demand = terms or [()] * len(texts)
+    return [Line(*line) for line in zip(texts, begin, map(tuple, demand), strict=True)]
+
+
+def to_json(translation: Translation) -> dict[str, Any]:
+    """All of it but the attention, to be sent to another process."""
+    record = asdict(Translation(**{**vars(translation), "attention": None, "alignment": None, "others": ()}))
+    record["alignment"] = None if translation.alignment is None else list(translation.alignment)
+    record["others"] = [to_json(other) for other in translation.others]
+    return record
+
+
+def from_json(record: Mapping[str, Any]) -> Translation:
+    alignment = record["alignment"]
+    if alignment is not None:
+        source, tokens, words = alignment
+        alignment = Alignment(tuple(source), tuple(tokens), tuple((a, b) for a, b in words))
+    several = {key: tuple(record[key]) for key in ("tokens", "log_probs")}
+    others = tuple(from_json(other) for other in record["others"])
+    return Translation(**{**record, **several, "alignment": alignment, "others": others})

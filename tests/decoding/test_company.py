@@ -1,0 +1,121 @@
+"""For every model that writes: a sentence gives the same text and score alone, in any company, and without a cache."""
+
+from functools import cache
+from random import Random
+
+import pytest
+import torch
+
+from sixfold import BOS, EOS
+from sixfold.decoding.beam import Beam
+from sixfold.decoding.greedy import Greedy
+from sixfold.decoding.length import Length
+from sixfold.decoding.sample import Sample
+from sixfold.decoding.search import Job, search
+from sixfold.decoding.step import ModelStep, Step
+from tests.decoding.chains import Anew
+from tests.small import MODIFICATIONS, POSITIONS, applies, moved_model, seeded
+
+WORDS = 12
+METHODS = [Greedy(), Beam(3, n_best=2, length=Length(0.6)), Sample(2)]
+# A fresh model whose input and output share a table says one word for ever; with other words for its
+# scores, the same in all routes, it wanders about and meets EOS.
+OTHER = torch.randperm(WORDS, generator=seeded(5))
+
+# All modifications alone, and the kinds of positions.
+WISHES = list(dict.fromkeys([*POSITIONS.values(), *((wish,) for wish in MODIFICATIONS)]))
+CHANCE = Random(1)
+SOURCES = [[CHANCE.randrange(3, WORDS) for _ in range(CHANCE.randrange(1, 8))] for _ in range(64)]
+LIMITS = [CHANCE.randrange(8) for _ in SOURCES]
+LOOKED_AT = range(0, 64, 13)
+
+
+def writers():
+    found = [
+        (kind, wishes) for kind in ("encoder_decoder", "decoder_only") for wishes in WISHES if applies(kind, *wishes)
+    ]
+    return pytest.mark.parametrize(
+        ("kind", "wishes"), [pytest.param(kind, wishes, id=f"{kind}-{'+'.join(wishes)}") for kind, wishes in found]
+    )
+
+
+@cache
+def made(kind, wishes, dtype=torch.float64):
+    return moved_model(kind, wishes, vocab=WORDS, dtype=dtype)
+
+
+class Shuffled:
+    """A step that says other words."""
+
+    def __init__(self, step):
+        self.step, self.begin, self.device = step, step.begin, step.device
+
+    def __call__(self, ids, state):
+        scores, log_z, state, attention = self.step(ids, state)
+        return Step(scores[:, OTHER], log_z, state, attention)
+
+
+@torch.inference_mode()
+def found(step, method, numbers, kind, batch_tokens=10**6):
+    """{number: hypotheses}. A decoder alone has the sources for prompts."""
+    jobs = []
+    for number in numbers:
+        source, prompt = (
+            ([*SOURCES[number], EOS], [BOS]) if kind == "encoder_decoder" else ([], [BOS, *SOURCES[number]])
+        )
+        jobs.append(Job(source=source, prompt=prompt, limit=LIMITS[number], seed=number, tag=number))
+    return {job.tag: texts for job, texts in search(Shuffled(step), jobs, method, batch_tokens=batch_tokens)}
+
+
+def assert_same(left, right, numbers, within=1e-9):
+    for number in numbers:
+        for one, other in zip(left[number], right[number], strict=True):
+            assert (one.tokens, one.ended) == (other.tokens, other.ended)
+            assert one.log_probs == pytest.approx(other.log_probs, abs=within)
+            assert one.score == pytest.approx(other.score, abs=within)
+
+
+@writers()
+def test_company_and_cache_make_no_difference(kind, wishes):
+    model = made(kind, wishes)
+    step, everybody = ModelStep(model), list(range(64))
+    shuffled = Random(2).sample(everybody, 64)
+    for method in METHODS:
+        whole = found(step, method, everybody, kind)
+        assert_same(whole, found(Anew(model), method, LOOKED_AT, kind, 1), LOOKED_AT)
+        assert_same(whole, found(step, method, LOOKED_AT, kind, 1), LOOKED_AT)  # each alone
+        assert_same(whole, found(step, method, LOOKED_AT[:2], kind), LOOKED_AT[:2])
+        assert_same(whole, found(step, method, shuffled, kind, 160 * method.width), everybody)  # they come and go
+
+
+def test_these_sentences_try_what_they_should():
+    """Ends at different times, chosen ends and limits, different words."""
+    texts = [
+        text
+        for wish in MODIFICATIONS[:20]
+        for several in found(
+            ModelStep(made("encoder_decoder", (wish,))), Greedy(), range(64), "encoder_decoder"
+        ).values()
+        for text in several
+    ]
+    assert {len(text.tokens) for text in texts if text.ended} >= {0, 1, 2, 3}
+    assert {len(text.tokens) for text in texts if not text.ended} >= {0, 3, 5, 6, 7}
+    assert len({text.tokens for text in texts}) > 20
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.inference_mode()
+def test_any_precision_has_scores_in_at_least_single_precision(dtype):
+    model = made("encoder_decoder", (), dtype)
+    step = ModelStep(model)
+    scores, log_z, _, _ = step(torch.tensor([[BOS]]), step.begin([[3, EOS]]))
+    assert scores.dtype == log_z.dtype == torch.float32
+    assert float((scores - log_z[:, None]).exp().sum()) == pytest.approx(1, abs=1e-5)
+
+
+def test_in_single_precision_too():
+    model = made("encoder_decoder", (), torch.float32)
+    step = ModelStep(model)
+    for method in METHODS:
+        whole = found(step, method, range(64), "encoder_decoder")
+        assert_same(whole, found(step, method, range(64), "encoder_decoder", 1), range(64), within=1e-4)

@@ -1,0 +1,126 @@
+"""Lines are answered in order, as they come, and in memory that does not depend on how many they are."""
+
+import itertools
+
+import pytest
+
+from sixfold.decoding.search import Hypothesis, Job
+from sixfold.decoding.stream import Stream, Tag
+from sixfold.decoding.translation import Translation
+
+
+class Echo:
+    """A task that says what it read. Of those that it does side by side, the shortest are done first."""
+
+    def __init__(self, together=3):
+        self.together, self.begun = together, []
+
+    def encode(self, lines):
+        return [list(map(ord, line.text)) for line in lines]
+
+    def job(self, number, line, ids):
+        if line.text == "wrong":
+            raise ValueError("this is wrong")
+        return Job(source=ids, limit=0, tag=Tag(number, line)) if ids else None
+
+    def search(self, jobs):
+        jobs = iter(jobs)
+        while some := list(itertools.islice(jobs, self.together)):
+            self.begun += [job.tag.line.text for job in some]
+            for job in sorted(some, key=lambda job: len(job.source)):
+                yield job, [Hypothesis(tuple(job.source), (), 0.0)]
+
+    def finish(self, found):
+        return [Translation("".join(map(chr, hypotheses[0].tokens))) for _, hypotheses in found]
+
+
+LINES = ["ccc", "", "a", "dddd", "bb", "", "eeeee", "a", "bb", "ccc", ""]
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 5, 100])
+def test_in_order_whatever_the_window(window):
+    assert [found.text for found in Stream(Echo(), LINES, window)] == LINES
+
+
+def test_the_longest_of_a_window_come_first():
+    task = Echo()
+    list(Stream(task, LINES, 6))
+    assert task.begun == ["dddd", "ccc", "bb", "a", "eeeee", "ccc", "bb", "a"]
+
+
+def test_lines_are_read_as_they_are_needed():
+    read = []
+
+    def lines():
+        for number in itertools.count():
+            read.append(number)
+            yield "a" * (number % 7)
+
+    given = Stream(Echo(), lines(), 5)
+    for number, found in enumerate(itertools.islice(given, 500)):
+        assert found.text == "a" * (number % 7)
+        assert len(read) - number <= 6 * 5
+
+
+def test_empty_lines_without_end_are_answered_too():
+    assert [found.text for found in itertools.islice(Stream(Echo(), itertools.repeat(""), 5), 100)] == [""] * 100
+
+
+def test_a_line_that_holds_up_the_others_is_waited_for():
+    """While one is not done, others go on, but not for ever."""
+
+    class Slow(Echo):
+        def search(self, jobs):
+            jobs = iter(jobs)
+            first = next(jobs, None)
+            yield from super().search(jobs)
+            if first is not None:
+                yield first, [Hypothesis(tuple(first.source), (), 0.0)]
+
+    read = []
+    lines = (read.append(number) or "a" for number in itertools.count())
+    given = iter(Stream(Slow(), lines, 5))
+    assert next(given).text == "a"
+    assert len(read) <= 6 * 5
+
+
+@pytest.mark.parametrize("window", [1, 2, 100])
+def test_at_a_pause_all_so_far_is_answered(window):
+    answered = []
+
+    def lines():
+        asked = 0
+        for line in (None, "a", "bb", None, None, "ccc", "", None):
+            yield line
+            asked += line is not None
+            if line is None:
+                assert len(answered) == asked
+
+    for found in Stream(Echo(), lines(), window):
+        answered.append(found.text)
+    assert answered == ["a", "bb", "ccc", ""]
+
+
+@pytest.mark.parametrize("window", [1, 4, 100])
+def test_a_mistake_ends_it_after_what_came_before(window):
+    found = []
+    with pytest.raises(ValueError, match="line 6: this is wrong"):
+        found.extend(Stream(Echo(), ["ccc", "", "a", "dddd", "bb", "wrong", "eeeee", "wrong"], window))
+    assert [each.text for each in found] == ["ccc", "", "a", "dddd", "bb"]
+
+
+@pytest.mark.parametrize("window", [1, 4, 100])
+def test_what_cannot_be_read_ends_it_after_what_came_before(window):
+    def lines():
+        yield from LINES
+        raise ValueError("file.txt, line 12: no text")
+
+    found = []
+    with pytest.raises(ValueError, match=r"file.txt, line 12"):
+        found.extend(Stream(Echo(), lines(), window))
+    assert [each.text for each in found] == LINES
+
+
+def test_numbers_go_on_from_where_they_are_told():
+    with pytest.raises(ValueError, match="line 42: this is wrong"):
+        list(Stream(Echo(), ["a", "wrong"], 4, start=41))
