@@ -9,12 +9,15 @@ tokens, AdamW. What a library cannot be told to do the same way stands in the do
 import math
 import warnings
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from yardstick import Yardstick, sinusoid
+
+from sixfold.models import Batch, build
+from sixfold.spec import Sizes
 
 WORDS, ROWS, LENGTH = 8000, 64, 32
 FIRST_WORD, BOS, PAD = 3, 1, 0
@@ -79,12 +82,8 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def build_sixfold(case: Case, data: Data) -> Contender:
-    """sixfold's vanilla encoder-decoder, called as a trainer calls it; it checks the ids at each step."""
-    from sixfold.models import Batch, build
-    from sixfold.spec import Sizes
-
-    sizes = Sizes(
+def sizes_of(case: Case) -> Sizes:
+    return Sizes(
         vocab=WORDS,
         d_model=case.width,
         d_ff=4 * case.width,
@@ -93,7 +92,11 @@ def build_sixfold(case: Case, data: Data) -> Contender:
         decoder_layers=case.layers,
         dropout=case.dropout,
     )
-    model = build(sizes, seed=SEED)
+
+
+def build_sixfold(case: Case, data: Data) -> Contender:
+    """sixfold's vanilla encoder-decoder, called as a trainer calls it; it checks the ids at each step."""
+    model = build(sizes_of(case), seed=SEED)
     batch = Batch(data.source, data.inputs, data.targets)
 
     def loss() -> Tensor:
@@ -109,36 +112,43 @@ def build_yardstick(case: Case, data: Data) -> Contender:
     return contender("yardstick", model, lambda: model(*data))
 
 
-def build_marian(case: Case, data: Data) -> Contender:
-    """Hugging Face's MarianMTModel.
+def marian(sizes: Sizes, length: int) -> Any:
+    """Hugging Face's MarianMTModel for at most `length` tokens, with random weights.
 
     Differs: norms after the residual sum, hence none at the end of a stack; biases in attention;
     q, k and v as three products; a constant bias added to the logits.
     """
     from transformers import MarianConfig, MarianMTModel
 
-    sides = {
-        f"{side}_{name}": value
-        for side in ("encoder", "decoder")
-        for name, value in (("layers", case.layers), ("ffn_dim", 4 * case.width), ("attention_heads", case.heads))
-    }
     config = MarianConfig(
-        vocab_size=WORDS,
-        d_model=case.width,
+        vocab_size=sizes.vocabulary("encoder"),
+        decoder_vocab_size=sizes.vocabulary("decoder"),
+        share_encoder_decoder_embeddings=sizes.joint,
+        d_model=sizes.d_model,
+        encoder_layers=sizes.encoder_layers,
+        decoder_layers=sizes.decoder_layers,
+        encoder_ffn_dim=sizes.d_ff,
+        decoder_ffn_dim=sizes.d_ff,
+        encoder_attention_heads=sizes.heads,
+        decoder_attention_heads=sizes.heads,
         activation_function="relu",
-        dropout=case.dropout,
+        dropout=sizes.dropout,
         attention_dropout=0.0,
         activation_dropout=0.0,
         scale_embedding=True,
-        max_position_embeddings=LENGTH,
+        max_position_embeddings=length,
         pad_token_id=PAD,
         decoder_start_token_id=BOS,
         eos_token_id=2,
         forced_eos_token_id=2,
         attn_implementation="sdpa",
-        **sides,
     )
-    model = MarianMTModel(config)
+    return MarianMTModel(config)
+
+
+def build_marian(case: Case, data: Data) -> Contender:
+    """See `marian` for in what it differs."""
+    model = marian(sizes_of(case), LENGTH)
 
     def loss() -> Tensor:
         return model(input_ids=data.source, decoder_input_ids=data.inputs, labels=data.targets).loss
