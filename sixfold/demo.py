@@ -16,14 +16,12 @@ from rich.text import Text
 from sixfold.config import read_config
 from sixfold.decoding.picture import picture
 from sixfold.decoding.translator import Translator
-from sixfold.models import EncoderDecoder
+from sixfold.loading import load
 from sixfold.run import Run
 from sixfold.scoring.errors import without_stress
 from sixfold.scoring.metrics import METRICS
-from sixfold.store import load
 from sixfold.terminal import console, table
 from sixfold.text.corpus import Reference, references
-from sixfold.text.tokenizer import Tokenizers
 from sixfold.training.start import train
 
 T = TypeVar("T")
@@ -57,9 +55,8 @@ def demo(minutes: float, out: Path, settings: Mapping[str, str] | None = None) -
 
 def show(out: Path) -> None:
     """Score held-out words, and show some of them."""
-    config, model = Run(out).read_config(), load(out)
-    assert isinstance(model, EncoderDecoder), f"{RECIPE} makes a model of another kind"
-    translator = Translator(model, Tokenizers.load(out), **config.decoding.model_dump())
+    config, translator = Run(out).read_config(), load(out, device="cpu")
+    assert isinstance(translator, Translator), f"{RECIPE} makes a model of another kind"
     words = spread(references(config.data, "test", config.model.kind), SCORED)
     said = [translation.text for translation in translator.translate([word.source for word in words])]
     scores = METRICS[METRIC].score(said, [word.targets for word in words])
@@ -110,6 +107,7 @@ def _say_what_next(out: Path) -> None:
     run = shlex.quote(str(out))
     typer.echo(
         f"\nWhat to type next:\n"
+        f"  echo transformer | .venv/bin/sixfold translate {run}  what it makes of a word of yours\n"
         f"  .venv/bin/sixfold info {run}                          what this run is\n"
         f"  .venv/bin/sixfold plot {run}                          its curves, as a picture\n"
         f"  .venv/bin/sixfold train --modify rotary               the same at full length, with rotary positions\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import unicodedata
 from typing import IO, Any
 
 from rich.console import Console
@@ -13,6 +14,16 @@ from rich.text import Text
 def printable(text: str) -> str:
     """Control characters as escapes, so that no text of a user's can drive the terminal."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def shown(text: str) -> str:
+    """A text as a terminal may have it: controls and what turns the direction of writing as escapes, all else as is."""
+    return "".join(c.encode("unicode_escape").decode() if _drives(c) else c for c in text)
+
+
+def _drives(character: str) -> bool:
+    turns = "\u202a" <= character <= "\u202e" or "\u2066" <= character <= "\u2069"
+    return turns or (character != "\n" and unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp"))
 
 
 def console(file: IO[str] | None = None) -> Console:

@@ -11,6 +11,7 @@ from sixfold import registry
 from sixfold.cli import main
 from sixfold.config import keys, read_config
 
+VERBS = ("list", "count", "train", "info", "plot", "translate", "generate", "score")
 OWN_PART = """
 from dataclasses import replace
 import torch.nn.functional as F
@@ -59,7 +60,7 @@ def test_help_does_not_import_torch():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == 0
 
 
-@pytest.mark.parametrize("verb", [(), ("list",), ("count",), ("train",), ("info",), ("plot",)])
+@pytest.mark.parametrize("verb", [(), *((verb,) for verb in VERBS)])
 def test_help_of_every_verb_explains_it(sixfold, verb):
     done = sixfold(*verb, "--help")
     assert done.returncode == 0

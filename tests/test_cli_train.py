@@ -78,7 +78,8 @@ def test_a_run_from_beginning_to_end(sixfold, place):
     code, out, err = sixfold("train", *options(TINY), "--out", "runs/mine")
     assert (code, out) == (0, "")
     assert "step 4  stopped: all 4 steps are done" in err
-    assert err.splitlines()[-2:] == ["  sixfold info runs/mine", "  sixfold plot runs/mine"]
+    verbs = ("info", "plot", "translate", "score")
+    assert err.splitlines()[-4:] == [f"  sixfold {verb} runs/mine" for verb in verbs]
     described = json.loads(sixfold("info", "runs/mine", "--json")[1])
     assert described["progress"]["step"] == described["progress"]["steps"] == 4
     assert "all 4 steps are done" in sixfold("info", "runs/mine")[1]

@@ -27,6 +27,7 @@ def test_the_demo_trains_scores_shows_and_says_what_to_type_next(tmp_path, capsy
     assert "cross-attention of decoder layer 1 of 1" in shown
     assert re.search("[░▒▓█]", shown)
     assert f"sixfold info {tmp_path / 'demo'}" in shown
+    assert f"echo transformer | .venv/bin/sixfold translate {tmp_path / 'demo'}" in shown
 
 
 def test_a_word_is_right_if_one_pronunciation_is():

@@ -101,6 +101,10 @@ def test_a_name_like_no_other_gets_no_suggestion():
     assert "did you mean" not in str(error.value)
 
 
+def test_a_modification_that_is_not_here_may_have_to_be_imported():
+    refused("'mine'", "imported first (--import FILE", modifications=["mine"])
+
+
 def test_a_misspelt_option_is_told_the_near_one():
     refused("'t5_bias'", "'bukets'", "did you mean 'buckets'", modifications=["t5_bias:bukets=16"])
 

@@ -42,7 +42,7 @@ def saved(model, tmp_path) -> Path:
 def refused(directory: Path, *names: object) -> None:
     """Loading is a ValueError whose message contains all the names."""
     with pytest.raises(ValueError) as error:
-        sixfold.load(directory)
+        sixfold.load_model(directory)
     for name in names:
         assert str(name) in str(error.value)
 
@@ -76,7 +76,7 @@ def rewrite_weights(directory: Path, change) -> None:
 def test_a_loaded_model_is_the_saved_one_bit_for_bit(tmp_path, modifications):
     model = sixfold.build(SIZES, modifications, seed=1).eval()
     sixfold.save(model, tmp_path)
-    loaded = sixfold.load(tmp_path)
+    loaded = sixfold.load_model(tmp_path)
     assert same(model, loaded)
     assert torch.equal(log_probs(model), log_probs(loaded))
     assert loaded.assembly.modifications == model.assembly.modifications
@@ -88,20 +88,20 @@ def test_a_loaded_model_is_the_saved_one_bit_for_bit(tmp_path, modifications):
 def test_models_of_one_stack_come_back(tmp_path, kind):
     model = sixfold.build(replace(SIZES, classes=3 if kind == "encoder_only" else 0), model=kind, seed=1)
     sixfold.save(model, tmp_path)
-    loaded = sixfold.load(tmp_path)
+    loaded = sixfold.load_model(tmp_path)
     assert type(loaded) is type(model)
     assert same(model, loaded)
 
 
 def test_half_precision_stays_half(tmp_path, model):
     sixfold.save(model.bfloat16(), tmp_path)
-    loaded = sixfold.load(tmp_path)
+    loaded = sixfold.load_model(tmp_path)
     assert {p.dtype for p in loaded.parameters()} == {torch.bfloat16}
     assert same(model, loaded)
 
 
 def test_a_loaded_model_is_ready_for_use_and_for_training(saved):
-    loaded = sixfold.load(saved)
+    loaded = sixfold.load_model(saved)
     assert not loaded.training
     assert all(p.requires_grad for p in loaded.parameters())
     loaded.train()(sixfold.Batch(SOURCE, TARGET, TARGET)).sum.backward()
@@ -121,7 +121,7 @@ def test_a_saved_model_is_two_files(saved):
 
 
 def test_saving_again_gives_the_same_bytes(model, saved, tmp_path):
-    sixfold.save(sixfold.load(saved), tmp_path / "again")
+    sixfold.save(sixfold.load_model(saved), tmp_path / "again")
     for name in ("model.json", "model.safetensors"):
         assert (saved / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
 
@@ -130,7 +130,7 @@ def test_what_is_shared_is_stored_once_and_shared_again(saved, model):
     stored = safetensors.torch.load_file(saved / "model.safetensors")
     assert sum(t.numel() for t in stored.values()) == sum(p.numel() for p in model.parameters())
     assert [name for name, t in stored.items() if t.shape == (13, 16)] == ["tables.0.weight"]
-    loaded = sixfold.load(saved)
+    loaded = sixfold.load_model(saved)
     assert loaded._table["source"] is loaded._table["target"] is loaded._table["output"] is loaded.tables[0]
     with torch.no_grad():
         loaded.tables[0].weight.zero_()
@@ -141,7 +141,7 @@ def test_separate_vocabularies_come_back(tmp_path):
     sizes = replace(SIZES, vocab=0, source_vocab=9, target_vocab=13)
     model = sixfold.build(sizes, seed=1).eval()
     sixfold.save(model, tmp_path)
-    assert torch.equal(log_probs(model), log_probs(sixfold.load(tmp_path)))
+    assert torch.equal(log_probs(model), log_probs(sixfold.load_model(tmp_path)))
 
 
 # Overwriting, and what a failure leaves ----------------------------------------------------------------
@@ -152,9 +152,9 @@ def test_an_existing_model_is_only_replaced_on_request(saved, model):
     with pytest.raises(ValueError, match="overwrite=True") as error:
         sixfold.save(other, saved)
     assert str(saved) in str(error.value)
-    assert same(sixfold.load(saved), model)
+    assert same(sixfold.load_model(saved), model)
     sixfold.save(other, saved, overwrite=True)
-    loaded = sixfold.load(saved)
+    loaded = sixfold.load_model(saved)
     assert same(loaded, other)
     assert loaded.assembly.modifications == (Chosen("rotary"),)
 
@@ -177,7 +177,7 @@ def test_a_failed_save_leaves_the_old_model(saved, model, monkeypatch):
         with pytest.raises(OSError, match="disk full"):
             sixfold.save(sixfold.build(SIZES, seed=2), saved, overwrite=True)
     assert {path.name: path.read_bytes() for path in saved.iterdir()} == before
-    assert same(sixfold.load(saved), model)
+    assert same(sixfold.load_model(saved), model)
 
 
 def test_a_save_that_fails_half_way_never_gives_a_mixture(model, tmp_path, monkeypatch):
@@ -192,7 +192,7 @@ def test_a_save_that_fails_half_way_never_gives_a_mixture(model, tmp_path, monke
             sixfold.save(new, tmp_path, overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.json", "model.safetensors"]
     try:
-        loaded = sixfold.load(tmp_path)
+        loaded = sixfold.load_model(tmp_path)
     except ValueError:
         return  # refusing is honest too
     which = old if loaded.assembly.modifications == old.assembly.modifications else new
@@ -201,7 +201,7 @@ def test_a_save_that_fails_half_way_never_gives_a_mixture(model, tmp_path, monke
 
 def test_a_compiled_model_is_saved_as_what_it_wraps(model, tmp_path):
     sixfold.save(torch.compile(model), tmp_path / "compiled")
-    assert same(sixfold.load(tmp_path / "compiled"), model)
+    assert same(sixfold.load_model(tmp_path / "compiled"), model)
 
 
 def test_what_would_not_load_is_not_saved(tmp_path):

@@ -1,0 +1,183 @@
+"""Lines in and lines out: how verbs read them, write them, and tell how far they are.
+
+A line ends at \\n only: a carriage return before it stays, and U+2028 does not split. A byte order mark at the start is
+dropped. A name that ends with .gz is unpacked.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import select
+import sys
+import time
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, Self
+
+import typer
+
+from sixfold.terminal import printable, shown
+
+_BOM = b"\xef\xbb\xbf"
+_PAUSE = 0.05  # seconds without a line after which nobody waits for more
+_ROUND = 6  # decimals of numbers in JSONL
+
+
+def read_lines(path: Path | None) -> Iterator[str | None]:
+    """The lines of a file, or of standard input; there, None where no more come at the moment."""
+    if path is None:
+        yield from _decoded(_standard_input(), "standard input")
+        return
+    if not path.is_file():
+        raise ValueError(f"there is no file {str(path)!r}")
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+            yield from _decoded((raw.removesuffix(b"\n") for raw in file), str(path))
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+
+
+def read_beside(path: Path, what: str) -> Iterator[str]:
+    """The lines of a file that goes along with the input, line by line; when there are too few, it says so."""
+    number = 0
+    for line in read_lines(path):
+        number += 1
+        yield line or ""
+    raise ValueError(f"{path} has only {number:,} lines of {what}, but the input has more")
+
+
+def _decoded(lines: Iterable[bytes | None], name: str) -> Iterator[str | None]:
+    number = 0
+    for raw in lines:
+        if raw is None:
+            yield None
+            continue
+        number += 1
+        raw = raw.removeprefix(_BOM) if number == 1 else raw
+        try:
+            yield raw.decode()
+        except UnicodeDecodeError as error:
+            found = f"byte 0x{raw[error.start]:02x} at column {error.start + 1}"
+            raise ValueError(f"{name}, line {number}: {found} is not UTF-8 ({error.reason})") from None
+
+
+def _standard_input() -> Iterator[bytes | None]:
+    try:
+        descriptor = sys.stdin.fileno()
+    except (OSError, AttributeError, io.UnsupportedOperation):  # somebody put something else in its place
+        yield from (raw.removesuffix(b"\n") for raw in sys.stdin.buffer)
+        return
+    parts: list[bytes] = []
+    waited_for = False  # lines were given, and nobody was told of a pause since
+    while True:
+        if waited_for and not select.select([descriptor], [], [], _PAUSE)[0]:
+            waited_for = False
+            yield None
+        chunk = os.read(descriptor, 1 << 16)
+        first, *more = chunk.split(b"\n")
+        parts.append(first)
+        for part in more:
+            yield b"".join(parts)
+            parts, waited_for = [part], True
+        if not chunk:
+            break
+    if last := b"".join(parts):
+        yield last
+
+
+class Output:
+    """A file, or standard output. Each text is out before the next is begun, so that what is finished stays."""
+
+    def __init__(self, path: Path | None = None):
+        self.terminal = path is None and sys.stdout.isatty()
+        self._own = None if path is None else open(path, "wb")  # noqa: SIM115  (this is one itself)
+        self._stream: IO[bytes] = self._own or sys.stdout.buffer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._own is not None:
+            self._own.close()
+
+    def write(self, text: str, end: str = "\n") -> None:
+        self._stream.write((shown(text) if self.terminal else text).encode() + end.encode())
+        self._stream.flush()
+
+
+class Progress:
+    """How many lines are done, on standard error: as it goes if that is a terminal, and in the end in any case."""
+
+    def __init__(self, unit: str = "lines", show: bool = True):
+        self.unit, self.done, self.tokens = unit, 0, 0
+        self._live = show and sys.stderr.isatty()
+        self._began = self._told = time.monotonic()
+
+    def count(self, tokens: int) -> None:
+        self.done, self.tokens = self.done + 1, self.tokens + tokens
+        if self._live and time.monotonic() - self._told > 0.2:
+            self._told = time.monotonic()
+            sys.stderr.write(f"\r\x1b[K{self}")
+            sys.stderr.flush()
+
+    def __str__(self) -> str:
+        seconds = max(time.monotonic() - self._began, 1e-9)
+        pace = f"{self.done / seconds:,.1f} {self.unit}/s, {self.tokens / seconds:,.0f} tokens/s"
+        unit = self.unit if self.done != 1 else self.unit.removesuffix("s")
+        return f"{self.done:,} {unit} in {seconds:,.1f} s ({pace})"
+
+    def say(self, message: str) -> None:
+        """A message between the lines."""
+        if self._live:
+            sys.stderr.write("\r\x1b[K")
+        typer.echo(printable(message), err=True)
+
+    def close(self, how: str = "") -> None:
+        self.say(f"{how}{self}")
+
+
+@contextmanager
+def ending_well() -> Iterator[None]:
+    """Ctrl-C and a reader that has enough are ways to end, and no mistakes."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except BrokenPipeError:
+        with suppress(OSError, io.UnsupportedOperation):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would complain at its end
+        raise typer.Exit(0) from None
+
+
+def check_apart(out: Path | None, *inputs: Path | None) -> None:
+    """Raise a ValueError if the output would take the place of what is read."""
+    for path in inputs:
+        if out is not None and path is not None and out.exists() and path.exists() and out.samefile(path):
+            raise ValueError(f"--out {out} is what is to be read: give another file")
+
+
+def one_line(text: str) -> str:
+    """A text without ends of lines, for where a line stands for a line."""
+    return text.replace("\n", " ")
+
+
+def json_line(record: dict[str, Any]) -> str:
+    """JSON that is one line to whoever reads it, also where U+2028 and its like are taken for ends of lines."""
+    text = json.dumps(_rounded(record), ensure_ascii=False)
+    return text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029").replace("\x85", "\\u0085")
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, _ROUND)
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return [_rounded(each) for each in value] if isinstance(value, list | tuple) else value

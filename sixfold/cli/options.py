@@ -1,0 +1,105 @@
+"""Options that several verbs have, and those that every key of the configuration is."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from sixfold.config import keys
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+Import = Annotated[
+    list[Path] | None,
+    typer.Option("--import", metavar="FILE.py", help="Run a Python file that registers modifications of your own."),
+]
+Modify = Annotated[
+    list[str] | None,
+    typer.Option("--modify", metavar="NAME[:key=value,…]", help="Add a modification; may be given often."),
+]
+Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+class Sectioned(TyperCommand):
+    """A verb whose help shows the keys of the configuration by section."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                sections.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def configured(*wanted: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a verb an option for every key of these sections (or keys); it receives those set as `settings`.
+
+    A verb with one section has short names as well: --beam_size for --decoding.beam_size.
+    """
+    short = len(wanted) == 1
+    fields = {key: field for key, field in keys() if not wanted or {key, key.partition(".")[0]} & set(wanted)}
+
+    def give(verb: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(verb)
+        def run(**arguments: Any) -> None:
+            settings = {key: arguments.pop(_parameter(key)) for key in fields}
+            verb(**arguments, settings={key: text for key, text in settings.items() if text is not None})
+
+        signature = inspect.signature(verb, eval_str=True)
+        own = [
+            p.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for p in signature.parameters.values()
+            if p.name != "settings"
+        ]
+        generated = [_option(key, field, short) for key, field in fields.items()]
+        run.__signature__ = signature.replace(parameters=[*own, *generated])  # type: ignore[attr-defined]
+        return run
+
+    return give
+
+
+def _option(key: str, field: FieldInfo, short: bool) -> inspect.Parameter:
+    default = f" [default: {field.default}]" if field.default not in (None, []) else ""
+    section, _, name = key.partition(".")
+    option = typer.Option(
+        *([f"--{name}"] if short else []),
+        f"--{key}",
+        metavar="VALUE",
+        help=f"{field.description}{default}",
+        rich_help_panel=f"Configuration: {section}",
+    )
+    annotation = Annotated[str | None, option]
+    return inspect.Parameter(_parameter(key), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _parameter(key: str) -> str:
+    return key.replace(".", "__")
+
+
+def import_parts(files: list[Path] | None) -> None:
+    from sixfold.registry import import_file
+
+    for file in files or []:
+        import_file(file)
+
+
+def print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def not_with(what: str, given: set[str]) -> None:
+    if given:
+        raise ValueError(f"{', '.join(sorted(given))} can't be given with {what}")
