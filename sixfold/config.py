@@ -178,7 +178,7 @@ class Decoding(Section):
     )
     batch_tokens: int = Field(4096, gt=0, description="source tokens decoded together, times the hypotheses of each")
     beam_size: int = Field(1, gt=0, description="hypotheses of a sentence side by side; 1: greedy")
-    n_best: int = Field(1, gt=0, description="how many different outputs to give")
+    n_best: int = Field(1, gt=0, description="how many outputs to give; those of a beam all differ")
     length_penalty: float | Literal["average", "none"] = Field(
         0.6,
         description="beams are ranked by log p / ((5+L)/6)^VALUE, L tokens with the end; "
@@ -187,7 +187,7 @@ class Decoding(Section):
     beam_groups: int = Field(1, gt=0, description="diverse beam search: groups that avoid each other's words")
     diversity: float = Field(0.5, ge=0, description="and how much a word costs for each earlier group that took it")
     sample: bool = Field(False, description="draw words by their probability instead of searching for the best")
-    temperature: float = Field(1.0, gt=0, description="flatten (> 1) or sharpen (< 1) the probabilities drawn from")
+    temperature: float = Field(1.0, ge=1e-3, description="flatten (> 1) or sharpen (< 1) the probabilities drawn from")
     top_k: int = Field(0, ge=0, description="draw from the k likeliest words only; 0: all")
     top_p: float = Field(
         1.0, gt=0, le=1, description="draw from the likeliest words that together have this probability"
@@ -199,7 +199,7 @@ class Decoding(Section):
     no_repeat_ngram_size: int = Field(0, ge=0, description="say no n tokens in a row twice; 0: as often as it likes")
     repetition_penalty: float = Field(1.0, ge=1, description="multiply log p of words said before by this")
     coverage_penalty: float = Field(0.0, ge=0, description="prefer outputs that looked at all of the source, so much")
-    forbidden_words: list[str] = Field([], description="words that are never said")
+    forbidden_words: list[str] = Field([], description="words that are never said: '[one, two words]'")
     replace_unknown: bool = Field(
         False, description="copy the source word in place of an unknown one (word vocabularies)"
     )
@@ -208,6 +208,8 @@ class Decoding(Section):
     def _consistent(self) -> Decoding:
         if self.min_length > self.max_length:
             raise ValueError(f"min_length {self.min_length} is more than max_length {self.max_length}")
+        if not isinstance(self.length_penalty, str) and abs(self.length_penalty) > 10:
+            raise ValueError(f"a length_penalty is from -10 to 10, got {self.length_penalty:g}")
         if not self.sample and self.n_best > self.beam_size:
             raise ValueError(f"n_best {self.n_best} needs a beam_size at least as large, got {self.beam_size}")
         if self.beam_size % self.beam_groups:
@@ -296,7 +298,9 @@ def read_config(recipe: str | Path | None = None, settings: Mapping[str, str] | 
     try:
         return Config.model_validate({section: values or {} for section, values in tree.items()})
     except ValidationError as error:
-        raise ValueError(("" if recipe is None else f"{recipe}: ") + _explain(error)) from None
+        if recipe is not None and settings:
+            read_config(recipe)  # a mistake in the file is said to be there; else it is in the settings
+        raise ValueError(("" if recipe is None or settings else f"{recipe}: ") + _explain(error)) from None
 
 
 def change_decoding(decoding: Decoding, changes: Mapping[str, Any]) -> Decoding:

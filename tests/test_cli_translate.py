@@ -291,3 +291,38 @@ def test_a_reader_that_has_enough_ends_it_quietly(run, tmp_path):
     os.close(read)
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, b"")
+
+
+def test_nothing_is_written_where_something_to_read_is_missing(sixfold, run, tmp_path):
+    (tmp_path / "out.txt").write_text("keep me\n")
+    (tmp_path / "in.txt").write_text("a\n")
+    for arguments in (["nowhere.txt"], ["in.txt", "--terms", "nowhere.txt"]):
+        code, _, err = sixfold("translate", run, *arguments, "--out", "out.txt")
+        assert (code, "there is no file 'nowhere.txt'" in err) == (2, True)
+    assert (tmp_path / "out.txt").read_text() == "keep me\n"
+
+
+def test_a_pipe_is_as_good_as_a_file_and_a_dash_is_standard_input(sixfold, run, tmp_path):
+    reading, writing = os.pipe()
+    os.write(writing, b"a b\n")
+    os.close(writing)
+    expected = sixfold("translate", run, stdin=b"a b\n")[1]
+    assert sixfold("translate", run, f"/dev/fd/{reading}")[:2] == (0, expected)
+    assert sixfold("translate", run, "-", stdin=b"a b\n")[:2] == (0, expected)
+
+
+def test_jsonl_always_has_the_list_that_was_asked_for(sixfold, run):
+    _, out, _ = sixfold("translate", run, "--format", "jsonl", "--beam_size", 3, "--n_best", 2, stdin=b"a\n\n")
+    assert [len(json.loads(line)["n_best"]) for line in out.splitlines()] == [2, 1]
+
+
+def test_a_mistake_in_an_option_is_not_blamed_on_the_file(sixfold, run):
+    code, _, err = sixfold("translate", run, "--n_best", 3, stdin=b"a\n")
+    assert code == 2
+    assert "n_best 3 needs a beam_size" in err
+    assert "config.yaml" not in err
+
+
+def test_coverage_needs_cross_attention(sixfold, lm):
+    code, _, err = sixfold("generate", lm, "--prompt", "a", "--beam_size", 2, "--coverage_penalty", 0.2)
+    assert (code, "coverage_penalty needs cross-attention" in err) == (2, True)

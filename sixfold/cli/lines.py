@@ -29,12 +29,10 @@ _ROUND = 6  # decimals of numbers in JSONL
 
 
 def read_lines(path: Path | None) -> Iterator[str | None]:
-    """The lines of a file, or of standard input; there, None where no more come at the moment."""
-    if path is None:
+    """The lines of a file, or of standard input (also "-"); there, None where no more come at the moment."""
+    if path is None or str(path) == "-":
         yield from _decoded(_standard_input(), "standard input")
         return
-    if not path.is_file():
-        raise ValueError(f"there is no file {str(path)!r}")
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
             yield from _decoded((raw.removesuffix(b"\n") for raw in file), str(path))
@@ -157,10 +155,14 @@ def ending_well() -> Iterator[None]:
         raise typer.Exit(0) from None
 
 
-def check_apart(out: Path | None, *inputs: Path | None) -> None:
-    """Raise a ValueError if the output would take the place of what is read."""
+def check_files(out: Path | None, *inputs: Path | None) -> None:
+    """Raise a ValueError if something to be read is not there, or the output would take its place."""
     for path in inputs:
-        if out is not None and path is not None and out.exists() and path.exists() and out.samefile(path):
+        if path is None or str(path) == "-":
+            continue
+        if not path.exists() or path.is_dir():
+            raise ValueError(f"there is no file {str(path)!r}")
+        if out is not None and out.exists() and out.samefile(path):
             raise ValueError(f"--out {out} is what is to be read: give another file")
 
 

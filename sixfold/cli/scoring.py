@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from sixfold.cli.app import app
-from sixfold.cli.lines import Output, Progress, check_apart, ending_well, one_line
+from sixfold.cli.lines import Output, Progress, check_files, ending_well, one_line
 from sixfold.cli.options import AsJson, Device, Import, Sectioned, configured, not_with, print_json
 from sixfold.terminal import console, printable, table
 
@@ -68,6 +68,7 @@ def score(
 ) -> None:
     """Score texts, or a run.
 
+    \b
     sixfold score --hyp FILE --ref FILE [FILE...]                          two texts
     sixfold score RUN --source-file FILE --ref FILE [FILE...]              decodes, then scores
     sixfold score RUN --source-file FILE --target-file FILE --likelihood   how probable the run finds a text
@@ -82,7 +83,7 @@ def score(
         "--out": out,
     }
     with ending_well():
-        check_apart(out, hyp, source_file, target_file, compare, *refs)
+        check_files(out, hyp, source_file, target_file, compare, *refs)
         if run is None:
             not_with("--hyp", {name for name, value in {**named, **settings}.items() if value})
             _report(_read_texts(hyp, refs), _find(metric, ()), compare, as_json)
@@ -176,14 +177,16 @@ class _Scored:
 
 def _report(texts: Texts, metrics: Sequence[Metric], other: File, as_json: bool) -> None:
     """Print the scores, or how two systems compare."""
-    from sixfold.scoring.report import compare_texts, comparison_rows, read_texts, score_texts
+    from sixfold.scoring.report import check_counts, compare_texts, comparison_rows, read_texts, score_texts
 
     if other is None:
         results = score_texts(texts.hypotheses, texts.references, metrics)
         rows = [result.row() for result in results]
         told: list[dict[str, Any]] = [result.json() for result in results]
     else:
-        compared = compare_texts(texts.hypotheses, read_texts(other), texts.references, metrics)
+        others = read_texts(other)
+        check_counts({Path(texts.name): len(texts.hypotheses), other: len(others)})
+        compared = compare_texts(texts.hypotheses, others, texts.references, metrics)
         rows = [row for each in compared for row in comparison_rows(each, texts.name, str(other))]
         told = [each.json() for each in compared]
     if as_json:

@@ -15,7 +15,7 @@ from sixfold.cli.app import app
 from sixfold.cli.lines import (
     Output,
     Progress,
-    check_apart,
+    check_files,
     ending_well,
     json_line,
     one_line,
@@ -76,7 +76,7 @@ def translate(
     What the run's own configuration says of decoding holds, unless an option says otherwise.
     """
     with ending_well():
-        check_apart(out, file, terms, prefixes)
+        check_files(out, file, terms, prefixes)
         translator = _load([run, *(members or [])], "translate", device, imports, settings)
         if file is None and sys.stdin.isatty():
             _prompt(lambda line: _show_translation(translator, line, tuple(term or ())))
@@ -115,7 +115,7 @@ def generate(
     with ending_well():
         if prompt is not None and file is not None:
             raise ValueError("give --prompt or FILE, not both")
-        check_apart(out, file)
+        check_files(out, file)
         writer = _load([run, *(members or [])], "generate", device, imports, settings)
         if prompt is None and file is None and sys.stdin.isatty():
             prompt = ""
@@ -125,7 +125,7 @@ def generate(
                 _stream(writer, prompt, output)
                 return
             lines = _Lines(read_lines(file) if prompt is None else iter([prompt]))
-            write = _text_writer(output, form, writer.tokenizers.target)
+            write = _text_writer(output, form, writer.decoding.n_best, writer.tokenizers.target)
             progress = Progress("prompts", show=not output.terminal)
             _write_all(writer.stream_many(lines, window=window), lines, write, progress)
 
@@ -209,7 +209,7 @@ def _write_all(outputs: Iterator[Translation], lines: _Lines, write: Write, prog
 
 def _writer_of(output: Output, form: Format, n_best: int, tokenizer: Tokenizer) -> Write:
     if form == "jsonl":
-        return lambda _, line, found: output.write(json_line(record(found, line, tokenizer)))
+        return lambda _, line, found: output.write(json_line(record(found, line, tokenizer, several=n_best > 1)))
     if n_best == 1:
         return lambda _, __, found: output.write(one_line(found.text))
 
@@ -220,10 +220,11 @@ def _writer_of(output: Output, form: Format, n_best: int, tokenizer: Tokenizer) 
     return write
 
 
-def _text_writer(output: Output, form: Format, tokenizer: Tokenizer) -> Write:
+def _text_writer(output: Output, form: Format, n_best: int, tokenizer: Tokenizer) -> Write:
     """Whole texts, which may have many lines: set apart by a line of dashes."""
     if form == "jsonl":
-        return lambda _, line, found: output.write(json_line(record(found, line, tokenizer, "prompt")))
+        several = n_best > 1
+        return lambda _, line, found: output.write(json_line(record(found, line, tokenizer, "prompt", several=several)))
 
     def write(number: int, line: Line, found: Translation) -> None:
         for place, each in enumerate(found.n_best):
@@ -234,14 +235,16 @@ def _text_writer(output: Output, form: Format, tokenizer: Tokenizer) -> Write:
     return write
 
 
-def record(found: Translation, line: Line, tokenizer: Tokenizer, read: str = "source") -> dict[str, Any]:
+def record(
+    found: Translation, line: Line, tokenizer: Tokenizer, read: str = "source", *, several: bool = False
+) -> dict[str, Any]:
     """What --format jsonl says of a line; docs/decoding.md explains it."""
     about: dict[str, Any] = {read: line.text, **_output(found, tokenizer)}
     if found.alignment is not None:
         about["source_tokens"] = found.alignment.source
         about["alignment"] = list(enumerate(found.alignment.tokens))
         about["word_alignment"] = found.alignment.words
-    if found.others:
+    if several:
         about["n_best"] = [_output(each, tokenizer) for each in found.n_best]
     return {**about, "note": found.note}
 

@@ -146,10 +146,9 @@ class Beam:
         opens = [sentence.open[place] for place in group.places if sentence.open[place].alive]
         if not opens:
             return True
-        wanted = math.ceil(self.n_best / self.groups)
-        if len(group.found) < wanted:
+        if len(group.found) < self.n_best:  # other groups may find the same
             return False
-        to_beat = sorted((found.ranked_by for found in group.found.values()), reverse=True)[wanted - 1]
+        to_beat = sorted((found.ranked_by for found in group.found.values()), reverse=True)[self.n_best - 1]
         longest = sentence.job.limit + 1
         return all(self.length.best(each.rank, len(each.tokens) + 1, longest) <= to_beat for each in opens)
 

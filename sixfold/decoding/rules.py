@@ -199,7 +199,7 @@ def make_rules(
         for term, ways in must.ways().items():
             _demand(f"the term {term!r}", ways, rules, over=True)
         rules.append(must)
-    if decoding.coverage_penalty:
+    if decoding.coverage_penalty and decoding.beam_size > 1:  # it ranks the outputs of a beam
         rules.append(CoveragePenalty(decoding.coverage_penalty))
     return tuple(rules)
 

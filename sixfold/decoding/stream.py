@@ -19,6 +19,7 @@ from sixfold.decoding.translation import Line, Translation
 from sixfold.text.tokenizer import checked
 
 WINDOW = 1024  # lines that are sorted together
+_FIRST = 64  # of the first; each is twice as large as the one before, so that something is soon there
 _CHARACTERS = 1 << 22  # or fewer, if they are as long as this
 _AHEAD = 4  # windows that may be done while an earlier line is not
 
@@ -54,6 +55,7 @@ class Stream:
         if window < 1:
             raise ValueError(f"a window has at least one line, got {window}")
         self.task, self.window = task, window
+        self._size = min(_FIRST, window)  # of the next window
         self._lines, self._read = iter(lines), start - 1
         self._order = _Order(start)
         self._ended = False
@@ -89,6 +91,7 @@ class Stream:
         """Window after window, until the lines end or pause."""
         while not self._ended and len(self._order) <= _AHEAD * self.window:
             lines, paused = self._next_window()
+            self._size = min(2 * self._size, self.window)
             jobs = self._make(lines)
             yield from sorted(jobs, key=lambda job: -job.tokens)
             if paused or not jobs:
@@ -97,7 +100,7 @@ class Stream:
     def _next_window(self) -> tuple[list[Numbered], bool]:
         """→ the lines, and whether a pause came after them"""
         lines, characters = list[Numbered](), 0
-        while len(lines) < self.window and characters < _CHARACTERS and not self._ended:
+        while len(lines) < self._size and characters < _CHARACTERS and not self._ended:
             try:
                 line = next(self._lines)
             except StopIteration:

@@ -57,8 +57,13 @@ class Speech:
         self.step = self._make_step(stop)
 
     def _make_step(self, stop: Callable[[], bool] | None) -> StepFunction:
-        watching = self.decoding.coverage_penalty > 0
-        steps = [ModelStep(model, watched_layer(model) if watching else None) for model in self.models]
+        watching = self.decoding.coverage_penalty > 0 and self.decoding.beam_size > 1
+        layers = [watched_layer(model) if watching else None for model in self.models]
+        if watching and None in layers:
+            raise ValueError(
+                "coverage_penalty needs cross-attention that looks at each source token, and there is none"
+            )
+        steps = [ModelStep(model, layer) for model, layer in zip(self.models, layers, strict=True)]
         step: StepFunction = steps[0] if len(steps) == 1 else Ensemble(steps)
         return step if stop is None else _Stoppable(step, stop)
 

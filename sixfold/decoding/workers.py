@@ -121,7 +121,7 @@ class _Worker:
         here = str(Path(__file__).resolve().parents[2])
         paths = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sixfold.decoding.workers"],
+            [sys.executable, "-P", "-m", "sixfold.decoding.workers"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": paths},

@@ -50,7 +50,7 @@ def find_metrics(names: str | Iterable[str] = DEFAULT) -> list[Metric]:
 
 def read_texts(path: Path) -> list[str]:
     """The lines of a file; errors name the file and the line."""
-    if not path.is_file():
+    if not path.exists() or path.is_dir():
         raise ValueError(f"there is no file {str(path)!r}")
     return [line.removesuffix("\n") for line in read_lines(path)]
 

@@ -161,8 +161,9 @@ def test_groups_avoid_each_others_words():
     (found,) = beam(Beam(2, n_best=2, groups=2, diversity=math.log(2)), 5)
     assert said(found) == [(B,), (A,)]
     (found,) = beam(Beam(2, n_best=2, groups=2, diversity=0.0), 5)
-    assert said(found) == [(A,)]  # both do the same
-    assert found[0].score == pytest.approx(math.log(0.24))  # and what was paid is not in the score
+    assert said(found)[0] == (A,)  # both do the same
+    assert len(found) == 2  # and go on until there are enough
+    assert found[0].score == pytest.approx(math.log(0.24))  # what was paid is not in the score
 
 
 @pytest.mark.parametrize("seed", range(5))

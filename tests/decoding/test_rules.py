@@ -132,6 +132,7 @@ def test_each_wish_is_a_rule():
         forbidden_words=["dog"],
         repetition_penalty=1.2,
         coverage_penalty=0.2,
+        beam_size=2,
     )
     rules = make_rules(decoding, tokenizer("bpe"), prefix="a cat", terms=["mat"])
     names = "RepetitionPenalty MinimumLength NoRepeatedNgram ForbiddenWords ForcedPrefix MustOccur CoveragePenalty"
