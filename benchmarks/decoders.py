@@ -19,6 +19,7 @@ from sixfold.models import EncoderDecoder
 from sixfold.transformer import Memory
 
 HUGGING_FACE = "marian"
+FURTHER = 20  # tokens from the end of a text to its limit, as is usual
 
 
 class Task(NamedTuple):
@@ -53,13 +54,15 @@ class Timed(NamedTuple):
     """A state of rows of which one knows how many tokens each has yet to write."""
 
     inner: Any
-    left: Tensor  # (B,)
+    left: Tensor  # (S, w)
 
     def select(self, rows: Tensor) -> "Timed":
-        return Timed(self.inner.select(rows), self.left[rows.flatten()])
+        return Timed(self.inner.select(rows), self.left.flatten()[rows])
 
-    def join(self, other: "Timed") -> "Timed":
-        return Timed(self.inner.join(other.inner), torch.cat([self.left, other.left]))
+    def join(self, other: "Timed", free: Sequence[int]) -> "Timed":
+        left = torch.cat([self.left, other.left[len(free) :]])
+        left[list(free)] = other.left[: len(free)]
+        return Timed(self.inner.join(other.inner, free), left)
 
 
 class AtItsTime:
@@ -70,23 +73,24 @@ class AtItsTime:
         self.length = {tuple(source): length for source, length in zip(*task, strict=True)}
 
     def begin(self, sources: Sequence[Sequence[int]]) -> Timed:
-        left = torch.tensor([self.length[tuple(source)] for source in sources], device=self.device)
+        left = torch.tensor([[self.length[tuple(source)]] for source in sources], device=self.device)
         return Timed(self.step.begin(sources), left)
 
     def __call__(self, ids: Tensor, state: Timed) -> Step:
         found = self.step(ids, state.inner)
-        found.scores[:, EOS] += torch.where(state.left == 0, 1e4, -1e4)
+        found.scores[:, EOS] += torch.where(state.left.flatten() == 0, 1e4, -1e4)
         return found._replace(state=Timed(found.state, state.left - 1))
 
 
 def ours(step: StepFunction) -> Decoder:
-    """sixfold's search. That it ends in time costs it a little; what a limit is for stays as it is in use."""
+    """sixfold's search. That it ends in time costs it a little; limits are as far away as in use."""
 
     @torch.inference_mode()
     def decode(task: Task, beam: int, batch_tokens: int) -> int:
         timed = AtItsTime(step, task)
         method = Greedy() if beam == 1 else Beam(beam)
-        jobs = (Job(source=source, limit=length + 1) for source, length in zip(*task, strict=True))
+        shortest_first = zip(task.sources[::-1], task.lengths[::-1], strict=True)
+        jobs = (Job(source=source, limit=length + FURTHER) for source, length in shortest_first)
         found = search(timed, jobs, method, never=NEVER, batch_tokens=batch_tokens)
         return sum(len(hypotheses[0].tokens) + 1 for _, hypotheses in found)
 
@@ -96,20 +100,23 @@ def ours(step: StepFunction) -> Decoder:
 class Prefixes:
     """The state of a decoder that remembers nothing but the text: a row of ids and of memory for each hypothesis."""
 
-    def __init__(self, memory: Memory, ids: Tensor):
-        self.memory, self.ids = memory, ids
+    def __init__(self, memory: Memory, ids: Tensor, width: int = 1):
+        self.memory, self.ids, self.width = memory, ids, width
 
     def select(self, rows: Tensor) -> "Prefixes":
-        rows = rows.flatten()
+        width, rows = rows.shape[1], rows.flatten()
         memory, ids = Cache(self.memory).select(rows).memory, self.ids[rows]
         assert memory is not None
-        return Prefixes(memory, ids[:, (ids != PAD).any(0)])
+        return Prefixes(memory, ids[:, (ids != PAD).any(0)], width)
 
-    def join(self, other: "Prefixes") -> "Prefixes":
-        memory = Cache(self.memory).join(Cache(other.memory)).memory
+    def join(self, other: "Prefixes", free: Sequence[int]) -> "Prefixes":
+        places = [place * self.width + number for place in free for number in range(self.width)]
+        memory = Cache(self.memory).join(Cache(other.memory), places).memory
         assert memory is not None
-        rows = [*self.ids.tolist(), *other.ids.tolist()]
-        return Prefixes(memory, padded(rows, self.ids.device, "left"))
+        rows, others = self.ids.tolist(), other.ids.tolist()
+        for place, row in zip(places, others, strict=False):
+            rows[place] = row
+        return Prefixes(memory, padded([*rows, *others[len(places) :]], self.ids.device, "left"), self.width)
 
 
 class Uncached:
@@ -124,7 +131,7 @@ class Uncached:
     def __call__(self, ids: Tensor, state: Prefixes) -> Step:
         ids = torch.cat([state.ids, ids], 1)
         x = self.model.decode(ids, state.memory)[:, -1]
-        return Step(*next_words(self.model, x), Prefixes(state.memory, ids))
+        return Step(*next_words(self.model, x), Prefixes(state.memory, ids, state.width))
 
 
 def hugging_face(model: EncoderDecoder, task: Task) -> dict[str, Decoder]:

@@ -22,7 +22,7 @@ from training_step import OURS, RESAMPLES, SEED, Ratio, cores, machine, markdown
 
 from sixfold.call import EOS
 from sixfold.config import Config
-from sixfold.decoding.step import ModelStep
+from sixfold.decoding.quick import make_step
 from sixfold.decoding.translator import Translator
 from sixfold.models import EncoderDecoder, Model
 from sixfold.run import Run
@@ -52,7 +52,7 @@ def main() -> None:
         for beam in options.beams:
             print(f"\n{search_name(beam)}, {way}", flush=True)
             lines = texts if way == "batch" else texts[:: -(-len(texts) // options.latency_sentences)]
-            decoders = {OURS: ours(ModelStep(model)), **peer, UNCACHED: ours(Uncached(model))}
+            decoders = {OURS: ours(make_step(model)), **peer, UNCACHED: ours(Uncached(model))}
             racers = contenders(decoders, task, beam, way, options)
             racers.append((end_to_end(translator, lines, beam, way), None))
             report["cases"].append(measured(racers, beam, way, options.rounds))

@@ -49,7 +49,19 @@ class Call:
 
     def grow(self, place: Place, *new: Tensor) -> tuple[Tensor, ...]:
         """States of the new tokens (B, …, L, ·) → those of all tokens so far (B, …, M, ·)."""
-        return new if self.cache is None else self.cache.grow((self.depth, place.name), new, self)
+        return new if self.cache is None else self.cache.grow((self.depth, place.name), new)
+
+    def remember(self, place: Place, k: Tensor, v: Tensor, position: Position) -> tuple[Tensor, Tensor, Sight]:
+        """Heads of the new tokens (B, H, L, K) → those of all so far, and what is seen of them.
+
+        They are those of a hypothesis, (B, H, M, K), if a position compares tokens with each other; else those of a
+        sentence's hypotheses together, (S, H, M, K).
+        """
+        if self.cache is None or position.fills("bias") or position.fills("values"):
+            k, v = self.grow(place, k, v)
+            return k, v, self.sight
+        (k, v), seen = self.cache.share((self.depth, place.name), (k, v))
+        return k, v, self.sight if seen is None else self.sight._replace(mask=seen, causal=False)
 
     def keep(self, place: Place, make: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """States made of this layer's memory (S, n, D), once per sentence where there is a cache."""
@@ -61,10 +73,13 @@ class Call:
 
     def show(self, place: Place, **fields: Tensor | None) -> None:
         """Hand to an open tap what it wants to see of this part."""
-        if self.tap is not None:
-            for field, tensor in fields.items():
-                if tensor is not None:
-                    self.tap(self.name(place), field, tensor)
+        if self.tap is None:
+            return
+        for field, tensor in fields.items():
+            if field == "weights" and self.cache is not None and tensor is not None:
+                tensor = self.cache.of_own_past((self.depth, place.name), tensor)
+            if tensor is not None:
+                self.tap(self.name(place), field, tensor)
 
     def gate(self, place: Place, heads: Tensor) -> Tensor:
         """Scale (or switch off) heads' outputs (B, H, L, K)."""

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sixfold.call import Call
-from sixfold.decoding.cache import Cache
+from sixfold.decoding.room import Room, Slots
 from sixfold.dropout import Dropout
 from sixfold.initial import normal
 from sixfold.spec import Place, Sizes, Spec
@@ -54,8 +54,10 @@ def lay_out(x: Tensor, call: Call, place: Place, width: int) -> Strip:
     if call.cache is None and _in_order(x, call):
         x = x if call.real is None else x.masked_fill(~call.real[..., None], 0)
         return Strip(F.pad(x, (0, 0, left, right)), x, None)
-    if call.cache is None:  # a fresh one lays each token into the slot of its position
-        (slots,) = Cache(rows=x.shape[0], device=x.device).grow(place.name, (x,), call)
+    if call.cache is None:  # as there: each token in the slot of its position
+        count = call.key_positions.shape[1]
+        positions = call.positions.expand(x.shape[:2])
+        slots = Slots.of(positions, call.real, count).lay(Room(x, len(x), count + 1), x)
     else:
         (slots,) = call.grow(place, x)
     first = call.positions[:, :1]  # a row's first new token; padding before it stands there, too

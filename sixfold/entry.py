@@ -116,6 +116,7 @@ def begin(
         sight = Sight.among(real, causal=causal)
     else:
         positions, keys, sight = _go_on(ids, real, cache)
+        cache.begin(positions, real, keys.shape[1])
     if limit is not None and not torch.compiler.is_compiling():
         last = keys.shape[1] if ids.is_meta else int(keys.max()) + 1
         if last > limit:
@@ -126,8 +127,7 @@ def begin(
 def finish(call: Call, length: int) -> None:
     """After a pass: the cache holds the new tokens."""
     if call.cache is not None:
-        call.cache.lengths = call.cache.lengths + (length if call.real is None else call.real.sum(1))
-        call.cache.slots = call.key_positions.shape[1]
+        call.cache.finish(length if call.real is None else call.real.sum(1))
 
 
 def _count(ids: Tensor, real: Tensor | None) -> Tensor:

@@ -9,8 +9,8 @@ Letters, in names and comments alike:
     q, k, v  are always (B, H, L, K); keys and values have M where queries have L
     any other tensor says its shape in its name (scores_BHLM) or in a comment
 
-Parts are built with (spec, place): who fills each slot, and which stack and layer this is. They are
-called with (x, call): the call carries what is not x, such as positions, padding and the cache.
+Parts are built with (spec, place), who fills each slot, and which stack and layer this is, and called
+with (x, call), which carries what is not x, such as positions, padding and the cache.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from sixfold.decoding.cache import fold, unfold
+from sixfold.decoding.few import attend_few, few
 from sixfold.dropout import Dropout
 from sixfold.initial import normal, truncated
 from sixfold.training.loss import Scored, chunked_cross_entropy
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
 def attend(q: Tensor, k: Tensor, v: Tensor, sight: Sight, bias: Tensor | None = None) -> Tensor:
     """softmax(Q Kᵀ / √K + bias) V, by PyTorch's fused kernel. → (B, H, L, K)"""
     if bias is None:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=sight.mask, is_causal=sight.causal)
+        kernel = attend_few if few(q) else F.scaled_dot_product_attention
+        return kernel(q, k, v, attn_mask=sight.mask, is_causal=sight.causal)
     mask = sight.written_out(q)
     return F.scaled_dot_product_attention(q, k, v, bias if mask is None else bias.masked_fill(~mask, -torch.inf))
 
@@ -81,8 +83,7 @@ def past(length: int, device: torch.device) -> Tensor:
 class Sight(NamedTuple):
     """What queries may see: everything, the past, or where a mask is True. Never mask and causal at once.
 
-    `causal` may be said only where queries and keys are the same tokens: the fused kernel aligns its
-    own causal mask at the top left, which is wrong for a chunk that continues a cache.
+    `causal` only where queries and keys are the same tokens: the kernel aligns its mask at the top left.
     """
 
     mask: Tensor | None = None  # (B or 1, H or 1, L or 1, M)
@@ -107,8 +108,8 @@ class Sight(NamedTuple):
 class Position(nn.Module):
     """Where tokens stand, with four places to act. This base acts nowhere.
 
-    One is built for each stack (its place has no layer): it embeds, and prepares once per pass what
-    its layers need. One is built inside each self-attention: it rotates, biases, and adds to values.
+    Each stack has one (its place has no layer), which embeds, and prepares once per pass what layers
+    need. Each self-attention has one, which rotates, biases, and adds to values.
     """
 
     def __init__(self, spec: Spec, place: Place):
@@ -194,8 +195,8 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, call: Call) -> Tensor:
         q, k, v = split_heads(self.qkv(x), self.heads, 3)
         q, k = self.position.rotate(q, call), self.position.rotate(k, call)
-        k, v = call.grow(self.place, k, v)
-        return self.output(merge_heads(look(self.place, call, q, k, v, call.sight, self.position)))
+        k, v, sight = call.remember(self.place, k, v, self.position)
+        return self.output(merge_heads(look(self.place, call, q, k, v, sight, self.position)))
 
 
 class CrossAttention(nn.Module):

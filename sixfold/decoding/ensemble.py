@@ -26,8 +26,8 @@ class States:
     def select(self, rows: Tensor) -> States:
         return States([member.select(rows) for member in self.members])
 
-    def join(self, other: States) -> States:
-        return States([a.join(b) for a, b in zip(self.members, other.members, strict=True)])
+    def join(self, other: States, free: Sequence[int]) -> States:
+        return States([a.join(b, free) for a, b in zip(self.members, other.members, strict=True)])
 
 
 class Ensemble:

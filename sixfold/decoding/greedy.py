@@ -32,21 +32,20 @@ def go_on(sentences: Sequence[Sentence], words: Words, picked_Sw: Tensor, length
     """Each hypothesis by itself says the word that was picked for it; a sentence is done when all have said EOS."""
     index = picked_Sw[..., None]
     log_p = words.scores.gather(-1, index)[..., 0] - words.log_z
-    rank = words.chosen.gather(-1, index)[..., 0] - words.shift
+    rank = log_p if words.chosen is words.scores else words.chosen.gather(-1, index)[..., 0] - words.shift
     lines = zip(sentences, picked_Sw.tolist(), log_p.tolist(), rank.tolist(), strict=True)
     for sentence, picked, log_probs, ranks in lines:
-        if sentence.done:
-            continue
-        for place, one in enumerate(zip(sentence.open, picked, log_probs, ranks, strict=True)):
-            sentence.open[place] = _say(sentence, place, *one, length=length)
-        sentence.done = not any(each.alive for each in sentence.open)
-        if sentence.done:
-            sentence.found.sort(key=lambda hypothesis: -hypothesis.score)
+        if not sentence.done:
+            each = zip(sentence.open, picked, log_probs, ranks, strict=True)
+            sentence.open = [_say(sentence, place, *one, length=length) for place, one in enumerate(each)]
+            sentence.done = not any(one.alive for one in sentence.open)
+            if sentence.done:
+                sentence.found.sort(key=lambda hypothesis: -hypothesis.score)
 
 
 def _say(sentence: Sentence, place: int, each: Open, word: int, log_p: float, rank: float, length: Length) -> Open:
     """The hypothesis with one word more, or an empty place after EOS."""
-    if not each.alive:
+    if each.rank == -math.inf:
         return each
     if not rank > -math.inf:
         raise Impossible(sentence.job)

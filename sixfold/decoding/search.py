@@ -6,9 +6,9 @@
                       │                                                 │
                       └────── select the hypotheses that go on ◀────────┘
 
-Those that are done leave and others take their place, so that the batch stays full. Each sentence has w
-hypotheses, side by side; those of one sentence have said the same number of tokens, those of another
-may have said more. Which sentences share a batch makes no difference to any of them.
+Those that are done wait until others take their place, so that the batch stays full and nothing is
+moved. Each sentence has w hypotheses, side by side; those of one sentence have said the same number of
+tokens, those of another may have said more. Which sentences share a batch makes no difference to any.
 
 Letters: S sentences, w hypotheses of each, B = S·w rows, V words, n source length.
 """
@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -27,8 +28,8 @@ from sixfold.call import BOS, EOS, PAD
 from sixfold.decoding.rules import Rule
 from sixfold.decoding.step import State, StepFunction, padded
 
-REFILL = 0.25  # share of the batch that is free, at which others join: each joining copies the states of those there
-LEAVE = 0.25  # share of the sentences that are done, at which they leave, where nothing else moves the rows
+REFILL = 0.25  # share of the batch that is free, at which others join: sources are read together, and not one by one
+LEAVE = 0.25  # share of the sentences that are done, at which they leave, if nobody takes their place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +75,7 @@ class Impossible(ValueError):  # noqa: N818  (it says what is the matter, as Val
         super().__init__(f"no output of at most {job.limit} tokens was found that keeps to {rules}")
 
 
-@dataclass
+@dataclass(slots=True)
 class Open:
     """A hypothesis on its way."""
 
@@ -150,7 +151,8 @@ def search(
     """
     batch, waiting = Running(step, method, never), _Waiting(jobs, batch_tokens // method.width)
     while True:
-        batch.admit(waiting.take([sentence.job for sentence in batch.sentences]))
+        batch.admit(waiting.take(batch.jobs))
+        batch.close_ranks()
         if not batch.sentences:
             return
         for sentence in batch.advance():
@@ -185,23 +187,32 @@ class Running:
     def __init__(self, step: StepFunction, method: Method, never: Sequence[int]):
         self.step, self.method, self.never = step, method, list(never)
         self.sentences: list[Sentence] = []
-        self.ids = torch.empty(0, 1, dtype=torch.long)  # (B, 1): the newest token of each hypothesis
+        self.newest: list[list[int]] = []  # S × w: the newest token of each hypothesis
         self.state: State | None = None
+
+    @property
+    def jobs(self) -> list[Job]:
+        """That are not done."""
+        return [sentence.job for sentence in self.sentences if not sentence.done]
 
     def admit(self, jobs: Sequence[Job]) -> None:
         """Begin jobs, up to where all but the last token of their prompts is read, and let them join."""
         if not jobs:
             return
         state, width = self.step.begin([job.source for job in jobs]), self.method.width
-        last = torch.tensor([job.prompt[-1:] for job in jobs], device=self.step.device).repeat_interleave(width, 0)
         if max(len(job.prompt) for job in jobs) > 1:
             state = self.step(padded([job.prompt[:-1] for job in jobs], self.step.device, "left"), state).state
         if width > 1:
-            state = state.select(torch.arange(len(jobs), device=last.device)[:, None].expand(-1, width))
-        self.sentences += [self._begin(job) for job in jobs]
-        if self.state is not None:
-            state, last = self.state.join(state), torch.cat([self.ids, last])
-        self.state, self.ids = state, last
+            state = state.select(torch.arange(len(jobs), device=self.step.device)[:, None].expand(-1, width))
+        free = [number for number, sentence in enumerate(self.sentences) if sentence.done][: len(jobs)]
+        self.state = state if self.state is None else self.state.join(state, free)
+        for job, place in zip_longest(jobs, free):
+            sentence, newest = self._begin(job), [job.prompt[-1]] * width
+            if place is None:
+                self.sentences.append(sentence)
+                self.newest.append(newest)
+            else:
+                self.sentences[place], self.newest[place] = sentence, newest
 
     def _begin(self, job: Job) -> Sentence:
         sentence = self.method.begin(job)
@@ -210,7 +221,8 @@ class Running:
 
     def advance(self) -> list[Sentence]:
         """One step of everybody. → those that became done by it"""
-        scores, log_z, self.state, attention = self.step(self.ids, self.state)
+        ids = torch.tensor(self.newest, device=self.step.device).view(-1, 1)
+        scores, log_z, self.state, attention = self.step(ids, self.state)
         shape = len(self.sentences), self.method.width
         self._cover(attention)
         running = [sentence for sentence in self.sentences if not sentence.done]
@@ -251,26 +263,31 @@ class Running:
         return Words(chosen, shift, scores, log_z)
 
     def _move(self) -> None:
-        """Bring the rows to where the method wants them; who is done leaves."""
-        width, stay = self.method.width, [sentence for sentence in self.sentences if not sentence.done]
-        rows = [
-            [number * width + each.place for each in sentence.open]
-            for number, sentence in enumerate(self.sentences)
-            if not sentence.done
-        ]
-        still = all(each.place == place for sentence in stay for place, each in enumerate(sentence.open))
-        if self._some_leave() or not still:
-            self.sentences = stay
-            self.state = self.state.select(torch.tensor(rows, device=self.step.device)) if self.state and rows else None
-        newest = [[each.tokens[-1]] for sentence in self.sentences for each in sentence.open]
-        self.ids = torch.tensor(newest, dtype=torch.long, device=self.step.device).view(-1, 1)
+        """Bring the rows to where the method wants them."""
+        places = [self._places(sentence) for sentence in self.sentences]
+        still = list(range(self.method.width))
+        if any(line != still for line in places):
+            self._select(range(len(places)), places)
+        self.newest = [[each.tokens[-1] for each in sentence.open] for sentence in self.sentences]
 
-    def _some_leave(self) -> bool:
+    def _places(self, sentence: Sentence) -> list[int]:
+        """From which of its rows each hypothesis goes on."""
+        return list(range(self.method.width)) if sentence.done else [each.place for each in sentence.open]
+
+    def close_ranks(self) -> None:
         """Who is done leaves when it is worth the copying, or could go no further."""
         done = [sentence for sentence in self.sentences if sentence.done]
-        return bool(done) and (
-            len(done) >= LEAVE * len(self.sentences) or any(each.steps >= each.job.limit for each in done)
-        )
+        if len(done) >= max(1, LEAVE * len(self.sentences)) or any(each.steps >= each.job.limit for each in done):
+            stay = [number for number, sentence in enumerate(self.sentences) if not sentence.done]
+            self._select(stay, [list(range(self.method.width))] * len(stay))
+            self.sentences = [self.sentences[number] for number in stay]
+            self.newest = [self.newest[number] for number in stay]
+
+    def _select(self, stay: Sequence[int], places: Sequence[Sequence[int]]) -> None:
+        """Go on with these sentences, from these of their rows."""
+        width = self.method.width
+        rows = [[number * width + place for place in line] for number, line in zip(stay, places, strict=True)]
+        self.state = self.state.select(torch.tensor(rows, device=self.step.device)) if self.state and rows else None
 
 
 def _apply(sentence: Sentence, log_p: Tensor, room: int) -> None:

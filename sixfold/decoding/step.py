@@ -3,7 +3,7 @@
     step(ids, state) → Step(scores, log_z, state, attention)        log p(word) = scores[word] − log_z
 
 A search knows this and nothing of the model. A state belongs to rows, from which it can choose with
-`select`, and which it can `join`; a step uses up the state it was given, and hands on the next one.
+`select`, and which it can `join`; each of these, and a step, uses up the state it was given, and hands on the next.
 `ModelStep` makes a step of a model; in a test, a table of probabilities will do.
 
 Letters: B rows, L new tokens, V words, S sentences, n source length.
@@ -30,8 +30,8 @@ class State(Protocol):
     def select(self, rows: Tensor) -> Self:
         """The state of these rows, (S, w): those of a line belong to one sentence."""
 
-    def join(self, other: Self) -> Self:
-        """The rows of both, this one's first."""
+    def join(self, other: Self, free: Sequence[int]) -> Self:
+        """The sentences of both: the other's take these places of this one's, and further ones after all."""
 
 
 class Step(NamedTuple):

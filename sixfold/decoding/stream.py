@@ -1,8 +1,9 @@
 """Lines in, outputs out, in order, as the lines come: memory depends on windows and budgets, not on their number.
 
-    lines ──▶ window: up to so many lines ──▶ jobs, the longest first ──▶ search ──▶ back in order ──▶ outputs
+    lines ──▶ window: up to so many lines ──▶ jobs, by length ──▶ search ──▶ back in order ──▶ outputs
 
-A search takes jobs as it has room for them, so one window follows upon another without the batch running empty. An
+A search takes jobs as it has room for them, so one window follows upon another without the batch running empty; lengths
+rise in the first window, fall in the next, and so on, so that those that are on their way together are alike. An
 error ends the stream, after all lines before it have been answered; it names its line.
 """
 
@@ -56,6 +57,7 @@ class Stream:
             raise ValueError(f"a window has at least one line, got {window}")
         self.task, self.window = task, window
         self._size = min(_FIRST, window)  # of the next window
+        self._falling = False  # whether the next window begins with its longest
         self._lines, self._read = iter(lines), start - 1
         self._order = _Order(start)
         self._ended = False
@@ -93,7 +95,8 @@ class Stream:
             lines, paused = self._next_window()
             self._size = min(2 * self._size, self.window)
             jobs = self._make(lines)
-            yield from sorted(jobs, key=lambda job: -job.tokens)
+            yield from sorted(jobs, key=lambda job: job.tokens, reverse=self._falling)
+            self._falling = not self._falling
             if paused or not jobs:
                 return
 

@@ -17,10 +17,11 @@ from sixfold.decoding.beam import Beam
 from sixfold.decoding.ensemble import Ensemble
 from sixfold.decoding.greedy import Greedy
 from sixfold.decoding.length import Length
+from sixfold.decoding.quick import make_step
 from sixfold.decoding.rules import Rule, make_rules
 from sixfold.decoding.sample import Sample
 from sixfold.decoding.search import Hypothesis, Job, Method, search
-from sixfold.decoding.step import ModelStep, Step, StepFunction
+from sixfold.decoding.step import Step, StepFunction
 from sixfold.decoding.translation import Line, Translation
 from sixfold.models import Model
 from sixfold.text.tokenizer import CONTROLS, MASK, UNK, Tokenizer, Tokenizers
@@ -63,7 +64,7 @@ class Speech:
             raise ValueError(
                 "coverage_penalty needs cross-attention that looks at each source token, and there is none"
             )
-        steps = [ModelStep(model, layer) for model, layer in zip(self.models, layers, strict=True)]
+        steps = [make_step(model, layer) for model, layer in zip(self.models, layers, strict=True)]
         step: StepFunction = steps[0] if len(steps) == 1 else Ensemble(steps)
         return step if stop is None else _Stoppable(step, stop)
 

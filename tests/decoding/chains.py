@@ -10,21 +10,24 @@ from sixfold.decoding.step import Step, padded
 class Rows:
     """A state that knows, for each row, which sentence it is and what it has read."""
 
-    def __init__(self, rows):
-        self.rows = rows
+    def __init__(self, rows, width=1):
+        self.rows, self.width = rows, width
 
     def select(self, places):
         assert places.dim() == 2
         chosen = [[self.rows[place] for place in line] for line in places.tolist()]
         assert all(len({name for name, _ in line}) == 1 for line in chosen), "a line has rows of several sentences"
-        return Rows([row for line in chosen for row in line])
+        return Rows([row for line in chosen for row in line], places.shape[1])
 
-    def join(self, other):
-        return Rows(self.rows + other.rows)
+    def join(self, other, free):
+        rows, width = list(self.rows), self.width
+        for number, place in enumerate(free):
+            rows[place * width : (place + 1) * width] = other.rows[number * width : (number + 1) * width]
+        return Rows(rows + other.rows[len(free) * width :], width)
 
     def read(self, ids):
         lines = [[token for token in line if token != PAD] for line in ids.tolist()]
-        return Rows([(name, (*read, *new)) for (name, read), new in zip(self.rows, lines, strict=True)])
+        return Rows([(name, (*read, *new)) for (name, read), new in zip(self.rows, lines, strict=True)], self.width)
 
 
 class Chain:

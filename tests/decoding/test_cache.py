@@ -3,7 +3,7 @@
 import torch
 
 from sixfold import BOS, EOS, Cache
-from sixfold.decoding.cache import SPARE
+from sixfold.decoding.room import SPARE
 from sixfold.decoding.step import padded
 from tests.small import assert_close, moved_model, random_ids, seeded
 
@@ -86,3 +86,41 @@ def test_slots_that_were_never_written_do_no_harm(monkeypatch):
     cache = cache.join(Cache(memory_of(model, SOURCES[2:3]))).select(torch.arange(3))
     states = torch.cat([model.decode(ids[:, i : i + 1], cache=cache) for i in range(4)], 1)
     assert_close(states[2], model.decode(ids[2:], memory_of(model, SOURCES[2:3]))[0])
+
+
+@torch.no_grad()
+def test_newcomers_take_the_places_of_those_who_are_done():
+    """The first in a place of another length, the second after all; a memory that is longer than all before."""
+    model, ids = moved_model(), random_ids(4, 5, seeded(7))
+    cache = Cache(memory_of(model, SOURCES[1:4]))
+    model.decode(ids[:3, :2], cache=cache)
+    newcomers = Cache(memory_of(model, SOURCES[:2]))
+    cache = cache.join(newcomers, free=[1])
+    assert cache.lengths.tolist() == [2, 0, 2, 0]
+    states = torch.cat([model.decode(ids[:, i : i + 1], cache=cache) for i in (2, 3, 4)], 1)
+    for place, source, read in ((0, 1, 0), (1, 0, 2), (2, 3, 0), (3, 1, 2)):
+        alone = model.decode(ids[place : place + 1, read:], memory_of(model, [SOURCES[source]]))
+        assert_close(states[place], alone[0, -3:])
+
+
+@torch.no_grad()
+def test_beams_that_join_in_the_places_of_others_see_their_own_past():
+    model, ids = moved_model(), random_ids(4, 4, seeded(8))
+    cache = Cache(memory_of(model, SOURCES[:2])).select(torch.tensor([[0, 0], [1, 1]]))
+    model.decode(ids[:, :1], cache=cache)
+    cache = cache.select(torch.tensor([[1, 1], [3, 2]]))
+    model.decode(ids[:, 1:2], cache=cache)
+    cache = cache.join(Cache(memory_of(model, SOURCES[2:3])).select(torch.tensor([[0, 0]])), free=[0])
+    states = model.decode(ids[:, 2:3], cache=cache)
+    cache = cache.select(torch.tensor([[1, 0], [2, 2]]))
+    states = model.decode(ids[:, 3:], cache=cache)[:, 0]
+    new, old = (memory_of(model, [SOURCES[place]]) for place in (2, 1))
+    for row, (memory, read) in enumerate(
+        (
+            (new, [ids[1, 2], ids[0, 3]]),
+            (new, [ids[0, 2], ids[1, 3]]),
+            (old, [ids[3, 0], ids[2, 1], ids[2, 2], ids[2, 3]]),
+            (old, [ids[3, 0], ids[2, 1], ids[2, 2], ids[3, 3]]),
+        )
+    ):
+        assert_close(states[row], model.decode(torch.stack(read)[None], memory)[0, -1])

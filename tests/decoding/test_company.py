@@ -10,6 +10,7 @@ from sixfold import BOS, EOS
 from sixfold.decoding.beam import Beam
 from sixfold.decoding.greedy import Greedy
 from sixfold.decoding.length import Length
+from sixfold.decoding.quick import make_step
 from sixfold.decoding.sample import Sample
 from sixfold.decoding.search import Job, search
 from sixfold.decoding.step import ModelStep, Step
@@ -78,10 +79,11 @@ def assert_same(left, right, numbers, within=1e-9):
 @writers()
 def test_company_and_cache_make_no_difference(kind, wishes):
     model = made(kind, wishes)
-    step, everybody = ModelStep(model), list(range(64))
+    step, everybody = make_step(model), list(range(64))
     shuffled = Random(2).sample(everybody, 64)
     for method in METHODS:
         whole = found(step, method, everybody, kind)
+        assert_same(whole, found(ModelStep(model), method, everybody, kind), everybody)  # it may be the same
         assert_same(whole, found(Anew(model), method, LOOKED_AT, kind, 1), LOOKED_AT)
         assert_same(whole, found(step, method, LOOKED_AT, kind, 1), LOOKED_AT)  # each alone
         assert_same(whole, found(step, method, LOOKED_AT[:2], kind), LOOKED_AT[:2])

@@ -42,10 +42,10 @@ def test_in_order_whatever_the_window(window):
     assert [found.text for found in Stream(Echo(), LINES, window)] == LINES
 
 
-def test_the_longest_of_a_window_come_first():
+def test_lengths_rise_in_one_window_and_fall_in_the_next():
     task = Echo()
     list(Stream(task, LINES, 6))
-    assert task.begun == ["dddd", "ccc", "bb", "a", "eeeee", "ccc", "bb", "a"]
+    assert task.begun == ["a", "bb", "ccc", "dddd", "eeeee", "ccc", "bb", "a"]
 
 
 def test_lines_are_read_as_they_are_needed():

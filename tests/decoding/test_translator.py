@@ -8,9 +8,9 @@ from sixfold.config import Decoding
 from sixfold.decoding import task
 from sixfold.decoding.greedy import Greedy
 from sixfold.decoding.length import Length
+from sixfold.decoding.quick import make_step
 from sixfold.decoding.rules import Rule
 from sixfold.decoding.search import Job, search
-from sixfold.decoding.step import ModelStep
 from sixfold.decoding.task import Stopped, evaluating
 from sixfold.decoding.translation import Line, Translation, from_json, to_json
 from sixfold.decoding.translator import Translating, Translator, Wishes
@@ -63,7 +63,7 @@ def test_a_translation_is_what_greedy_search_finds():
     (line,) = translator.translate(["c c"])
     job = Job(source=[*LETTERS.encode("c c"), EOS], limit=16)
     with torch.inference_mode():
-        ((_, (found,)),) = search(ModelStep(translator.model), [job], Greedy(), never=(PAD, BOS, MASK))
+        ((_, (found,)),) = search(make_step(translator.model), [job], Greedy(), never=(PAD, BOS, MASK))
     assert (line.tokens, line.log_probs, line.ended) == (found.tokens, found.log_probs, found.ended)
     assert line.text == SHOUTED.decode(found.tokens)
 
