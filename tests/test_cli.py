@@ -11,7 +11,7 @@ from sixfold import registry
 from sixfold.cli import main
 from sixfold.config import keys, read_config
 
-VERBS = ("list", "count", "train", "info", "plot", "translate", "generate", "score")
+VERBS = ("list", "count", "train", "info", "plot", "translate", "generate", "score", "verify", "export")
 OWN_PART = """
 from dataclasses import replace
 import torch.nn.functional as F

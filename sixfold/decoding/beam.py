@@ -113,7 +113,8 @@ class Beam:
                 if sentence.demanding:
                     candidates = _joined(candidates, best.demanded(number, group.places))
                 opens[group.places.start : group.places.stop] = chosen = self._go_on(sentence, group, candidates)
-                taken.update(each.tokens[-1] for each in chosen if each.alive)
+                if len(sentence.groups) > 1:
+                    taken.update(each.tokens[-1] for each in chosen if each.alive)
         sentence.open = opens
         for group in sentence.groups:
             group.done = group.done or self._is_done(sentence, group)
@@ -127,8 +128,8 @@ class Beam:
             for end in (candidate for candidate in bank[:size] if candidate.word == EOS):
                 self._found(sentence, group, end)
             going.append([candidate for candidate in bank if candidate.word != EOS])
-        fair = (candidate for turn in zip_longest(*going) for candidate in turn if candidate is not None)
-        opens = [sentence.open[c.place].say(c.word, c.log_p, c.rank, c.place) for c in islice(fair, size)]
+        fair = islice(_in_turn(going), size)
+        opens = [sentence.open[c.place].say(c.word, c.log_p, c.rank, c.place) for c in fair]
         return opens + [empty(place) for place in group.places[len(opens) :]]
 
     def _found(self, sentence: _Beams, group: _Group, end: Candidate) -> None:
@@ -143,11 +144,9 @@ class Beam:
             group.found[same] = found
 
     def _is_done(self, sentence: _Beams, group: _Group) -> bool:
-        opens = [sentence.open[place] for place in group.places if sentence.open[place].alive]
-        if not opens:
-            return True
-        if len(group.found) < self.n_best:  # other groups may find the same
-            return False
+        opens = [each for each in sentence.open[group.places.start : group.places.stop] if each.rank > -math.inf]
+        if not opens or len(group.found) < self.n_best:  # other groups may find the same
+            return not opens
         to_beat = sorted((found.ranked_by for found in group.found.values()), reverse=True)[self.n_best - 1]
         longest = sentence.job.limit + 1
         return all(self.length.best(each.rank, len(each.tokens) + 1, longest) <= to_beat for each in opens)
@@ -221,6 +220,13 @@ def _joined(candidates: Iterable[Candidate], others: Iterable[Candidate]) -> lis
     """Both, each once."""
     each = {(candidate.place, candidate.word): candidate for candidate in chain(others, candidates)}
     return sorted(each.values(), key=lambda candidate: -candidate.chosen_by)
+
+
+def _in_turn(banks: Sequence[Sequence[Candidate]]) -> Iterable[Candidate]:
+    """One of each bank, then the next of each …"""
+    if len(banks) == 1:
+        return banks[0]
+    return (candidate for turn in zip_longest(*banks) for candidate in turn if candidate is not None)
 
 
 def _banks(sentence: _Beams, candidates: list[Candidate]) -> list[list[Candidate]]:

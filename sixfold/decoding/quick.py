@@ -78,6 +78,8 @@ class QuickStep(ModelStep):
             raise ValueError(f"QuickStep does not know {part}; ModelStep serves every model")
         self.layers = [_Layer(layer) for layer in self.model.decoder.layers]
         self.heads = self.model.sizes.heads
+        qkv = self.model.decoder.layers[0].attention.qkv
+        self.precision: torch.dtype = getattr(qkv, "result", qkv.weight.dtype)  # of attention
         self._waves = torch.empty(0)  # sinusoids of all positions so far
 
     def __call__(self, ids: Tensor, state: Cache) -> Step:
@@ -98,7 +100,7 @@ class QuickStep(ModelStep):
         real = torch.ones_like(ids, dtype=torch.bool)  # nobody says PAD
         call = begin(ids, real, causal=True, cache=state, limit=self.model.limits.get("decoder"), memory=state.memory)
         table, position = self.model._table["target"], self.model.decoder_input.position
-        if type(table) is not TokenEmbedding or type(position) is not Sinusoid:
+        if type(table).forward is not TokenEmbedding.forward or type(position) is not Sinusoid:
             x, call = self.model.decoder_input(ids, table, call)
             return x[:, 0], call
         x = F.embedding(ids[:, 0], table.weight) * math.sqrt(table.weight.shape[1])
@@ -114,7 +116,7 @@ class QuickStep(ModelStep):
 
     def _sights(self, call: Call, state: Cache) -> tuple[Tensor | None, Tensor | None]:
         """What is added to scores to hide what may not be seen: (S·H, w, M) in self-attention, (S·H, w, n) in cross."""
-        dtype, (sentences, width) = next(self.model.parameters()).dtype, (state.sentences, state.width)
+        dtype, (sentences, width) = self.precision, (state.sentences, state.width)
         seen = call.sight.mask if state.sight is None else state.sight
         real = None if state.memory is None or state.memory.real is None else state.memory.real[:, None, None]
 

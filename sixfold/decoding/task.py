@@ -23,6 +23,7 @@ from sixfold.decoding.sample import Sample
 from sixfold.decoding.search import Hypothesis, Job, Method, search
 from sixfold.decoding.step import Step, StepFunction
 from sixfold.decoding.translation import Line, Translation
+from sixfold.int8 import quantised
 from sixfold.models import Model
 from sixfold.text.tokenizer import CONTROLS, MASK, UNK, Tokenizer, Tokenizers
 
@@ -51,7 +52,8 @@ class Speech:
         decoding: Decoding,
         stop: Callable[[], bool] | None = None,
     ):
-        self.models, self.tokenizers, self.decoding = models, tokenizers, decoding
+        self.models = [quantised(model) if decoding.precision == "int8" else model for model in models]
+        self.tokenizers, self.decoding = tokenizers, decoding
         self.tokenizer = tokenizers.target
         self.never = NEVER if not self.tokenizer.spells else (*NEVER, UNK)  # who spells knows every text
         self.method = make_method(decoding, self.text)

@@ -137,6 +137,15 @@ class Tokenizer:
             piece = bytes(_BYTE_OF[letter] for letter in piece).decode("utf-8", "backslashreplace")
         return "".join(_visible(letter) for letter in piece)
 
+    def names(self) -> list[str]:
+        """What the file calls each id; no two are called alike."""
+        return [self._rust.id_to_token(id_) or "" for id_ in range(len(self))]
+
+    @property
+    def text(self) -> str:
+        """What `save` writes."""
+        return self._text
+
     @property
     def fingerprint(self) -> str:
         """The SHA-256 of the file that `save` writes."""

@@ -1,0 +1,97 @@
+"""The verb `verify`: the promise, checked on a run of one's own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from sixfold.cli.app import app
+from sixfold.cli.lines import ending_well
+from sixfold.cli.options import AsJson, Device, Import, print_json
+from sixfold.terminal import console, printable, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sixfold.verify.equality import Finding
+
+_NAMES = (  # of what torch would have to be imported for
+    *(
+        "weights",
+        "checkpoints",
+        "tokenizers",
+        "cache",
+        "batch",
+        "int8",
+        "attention",
+        "micro-batches",
+        "processes",
+        "resume",
+    ),
+    *("export", "loss", "score"),
+)
+
+
+@app.command()
+def verify(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run, or of a model.")],
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="NAME", help=f"May be given often: {', '.join(_NAMES)}.")
+    ] = None,
+    device: Device = "auto",
+    imports: Import = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check what sixfold promises, on a run and on this machine.
+
+    Saved = loaded, cached = uncached, alone = in a batch, resumed = uninterrupted, and so on. The run is only read. The
+    exit code is 1 if an equality does not hold.
+    """
+    from sixfold.verify.report import choose
+    from sixfold.verify.report import verify as look
+
+    with ending_well():
+        chosen, found = choose(only or ()), list["Finding"]()
+        each = look(run, only=only or (), device=device, imports=imports or ())
+        for number, equality in enumerate(chosen, 1):
+            _tell(f"{number}/{len(chosen)}  {equality.name} …")
+            found.append(next(each))
+            _tell(f"{number}/{len(chosen)}  {equality.name}: {found[-1].result}, {found[-1].seconds:.1f} s", done=True)
+        each.close()
+        _report(run, found, as_json)
+    if any(finding.result == "fail" for finding in found):
+        raise typer.Exit(1)
+
+
+def _tell(news: str, done: bool = False) -> None:
+    """On a terminal what is being done makes way for how it ended."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{printable(news)}" + ("\n" if done else ""))
+        sys.stderr.flush()
+    elif done:
+        typer.echo(printable(news), err=True)
+
+
+def _report(run: Path, found: Sequence[Finding], as_json: bool) -> None:
+    results = [finding.result for finding in found]
+    counts = {result: results.count(result) for result in ("pass", "fail", "does not apply")}
+    if as_json:
+        print_json({"run": str(run), "findings": [finding.json() for finding in found], **counts})
+        return
+    rows = table("what", "left", "right", "difference", "allowed", "result", right=(3, 4))
+    for finding in found:
+        rows.add_row(*(Text(printable(cell)) for cell in _cells(finding)))
+    console().print(rows)
+    typer.echo(", ".join(f"{number} {result}" for result, number in counts.items() if number))
+
+
+def _cells(finding: Finding) -> tuple[str, ...]:
+    difference = "" if finding.difference is None else f"{finding.difference:.3g}"
+    allowed = "" if finding.difference is None else f"{finding.tolerance:.3g}"
+    because = ": " if finding.result == "fail" else ", because " if finding.result == "does not apply" else "; "
+    result = finding.result + (because + finding.note if finding.note else "")
+    return finding.equality, finding.left, finding.right, difference, allowed, result

@@ -1,0 +1,106 @@
+"""What goes into the directory of an export: the form itself, tokenizers, a description, and how to use it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from sixfold import store
+from sixfold.call import BOS, EOS
+from sixfold.export import ABOUT, FORMAT, README, Form, to_ctranslate2, to_safetensors, to_torch
+from sixfold.export.agreement import CLOSE, Agreement, Engine, compare, fitting, never, sample
+from sixfold.export.usage import readme
+from sixfold.loading import Opened
+from sixfold.run import Run
+from sixfold.text.tokenizer import CONTROLS, Tokenizers
+
+LIMIT = 256  # tokens of an output, in the comparison and in the description
+
+
+def write(
+    opened: Opened,
+    run: Run,
+    to: Form,
+    folder: Path,
+    quantization: str | None = None,
+    lines: int = 100,
+    texts: Iterable[str] | None = None,
+) -> Agreement | None:
+    """Fill `folder`, and compare. Without quantization, a difference beyond rounding is an error."""
+    model, tokenizers, config = opened
+    about: dict[str, Any] = {**store.describe(model), "format": FORMAT, "to": to, **_vocabulary(tokenizers)}
+    engine: Engine | None = None
+    if to == "safetensors":
+        to_safetensors.write(model, folder)
+        about |= {"tables": to_safetensors.roles(model), "tokenizers": _contents(tokenizers)}
+    else:
+        engine = _write_engine(opened, to, folder, quantization, about)
+        tokenizers.save(folder)
+    agreement = None
+    if engine is not None and lines > 0:
+        if texts is None:
+            chosen = sample(run, model, tokenizers, config, lines)
+        else:
+            chosen = fitting(texts, model, tokenizers, lines)
+        agreement = _compared(opened, chosen, engine, strict=quantization in (None, "float32"))
+        about["compared"] = agreement.json()
+    (folder / ABOUT).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / README).write_text(readme(to, model.kind), encoding="utf-8")
+    return agreement
+
+
+def _write_engine(
+    opened: Opened, to: Form, folder: Path, quantization: str | None, about: dict[str, Any]
+) -> to_ctranslate2.Reading | to_torch.Reading:
+    tokenizers, said = opened.tokenizers, never(opened.tokenizers)
+    model = opened.model.float().eval()
+    about["tokenizers"] = _files(tokenizers)
+    if to == "torch":
+        layout = to_torch.write(model, folder)
+        engine = to_torch.Reading(folder, model, layout, said)
+        about |= {"never": list(said), "past": to_torch.shapes(engine.empty)}
+        return engine
+    to_ctranslate2.write(model, tokenizers, folder, quantization or "float32")
+    about["quantization"] = quantization or "float32"
+    about["limits"] = to_ctranslate2.limits(model)
+    about["options"] = to_ctranslate2.options(model, tokenizers, said, LIMIT)
+    about["versions"]["ctranslate2"] = version("ctranslate2")
+    return to_ctranslate2.Reading(folder, model.kind, tokenizers, said)
+
+
+def _compared(opened: Opened, texts: list[str], engine: Engine, strict: bool) -> Agreement:
+    if not texts:
+        raise ValueError(
+            "there is no text to compare both engines on: the file has no line that is neither empty nor long"
+        )
+    model, tokenizers, config = opened
+    longest = min([LIMIT, config.decoding.max_length, *(limit // 2 for limit in model.limits.values())])
+    agreement = compare(model, tokenizers, texts, max(1, longest), engine)
+    if strict and not agreement.close:
+        raise ValueError(
+            f"the exported model does not do what the original does, and was not written: {agreement.same} of "
+            f"{agreement.texts} texts are the same, log-probabilities differ by {agreement.log_prob or 0:.2g}, and "
+            f"other words are {agreement.gap:.2g} less likely (rounding explains {CLOSE:g}); please report this"
+        )
+    return agreement
+
+
+def _vocabulary(tokenizers: Tokenizers) -> dict[str, Any]:
+    """The ids that control a model, and what the target's file calls them."""
+    names = tokenizers.target.names()
+    return {"controls": {CONTROLS[id_]: {"id": id_, "name": names[id_]} for id_ in CONTROLS}, "bos": BOS, "eos": EOS}
+
+
+def _files(tokenizers: Tokenizers) -> dict[str, str]:
+    if tokenizers.joint:
+        return dict.fromkeys(("source", "target"), "tokenizer.json")
+    return {side: f"{side}.tokenizer.json" for side in ("source", "target")}
+
+
+def _contents(tokenizers: Tokenizers) -> dict[str, Any]:
+    """Where both are one, there is no source."""
+    target = {"target": json.loads(tokenizers.target.text)}
+    return target if tokenizers.joint else {"source": json.loads(tokenizers.source.text), **target}

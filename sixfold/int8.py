@@ -1,0 +1,110 @@
+"""Linear maps in whole numbers of 8 bits: on a CPU several times as fast, and a little less exact.
+
+    y = x Wᵀ + b      x ≈ a · X,  a = max|x| / 127 of each row,        X whole numbers from −127 to 127
+                      W ≈ s · W', s = max|w| / 127 of each output,     W' the same
+                      y ≈ a s · (X W'ᵀ) + b, whose sums are exact
+
+Each row of x has a scale of its own, so that what comes out for one sentence does not depend on its neighbours. All
+else of a model stays as it is: its norms, its attention, its embeddings. But where to round depends on every bit of x,
+and the order in which attention sums up depends on the neighbours' lengths: so it computes in double precision, whose
+last bits are gone when its results are rounded to 8.
+
+Letters: R rows, I inputs, O outputs.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from sixfold.models import Model
+from sixfold.transformer import Attention, CrossAttention, TokenEmbedding
+
+_LEAST = 1e-30  # a row of zeros has a scale, too
+
+_made: WeakKeyDictionary[Model, tuple[tuple[int, ...], Model]] = WeakKeyDictionary()
+
+
+class Matrix:
+    """Weights (O, I) in 8 bits."""
+
+    def __init__(self, weight: Tensor):
+        exact = weight.detach().float()
+        self.scale = exact.abs().amax(1).clamp_min(_LEAST) / 127  # (O,)
+        self.whole = (exact / self.scale[:, None]).round().to(torch.int8).t()  # (I, O)
+
+    def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """(…, I) → (…, O), in single precision"""
+        rows = x.reshape(-1, x.shape[-1]).float()
+        scale = rows.abs().amax(1, keepdim=True).clamp_min_(_LEAST).mul_(1 / 127)
+        sums = torch._int_mm((rows / scale).round_().to(torch.int8), self.whole)
+        y = (sums * scale).mul_(self.scale)
+        if bias is not None:
+            y += bias
+        return y.view(*x.shape[:-1], -1)
+
+
+class Int8Linear(nn.Linear):
+    """A linear map of which only the product is in 8 bits. It has its weights still, for whoever reads them."""
+
+    def __init__(self, linear: nn.Linear, result: torch.dtype | None = None):
+        nn.Module.__init__(self)
+        self.result = result or linear.weight.dtype
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight, self.bias = linear.weight, linear.bias
+        self.matrix = Matrix(linear.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.matrix(x, self.bias).to(self.result)
+
+
+class Int8Table(TokenEmbedding):
+    """A table that looks words up as they are, and scores them in 8 bits."""
+
+    def __init__(self, table: TokenEmbedding):
+        nn.Module.__init__(self)
+        self.weight = table.weight
+        self.matrix = Matrix(table.weight)
+
+    def logits(self, x: Tensor) -> Tensor:
+        return self.matrix(x).to(self.weight.dtype)
+
+
+def quantised(model: Model) -> Model:
+    """The same model for decoding, with linear maps in 8 bits; all other parameters are the model's own.
+
+    It is made once, and anew when the model has changed.
+    """
+    if next(model.parameters()).device.type != "cpu":
+        raise ValueError("int8 is for a CPU; give --device cpu, or leave precision float32")
+    versions = tuple(parameter._version for parameter in model.parameters())
+    made = _made.get(model)
+    if made is None or made[0] != versions:
+        made = _made[model] = versions, _quantised(model)
+    return made[1]
+
+
+def _quantised(model: Model) -> Model:
+    """A copy in which every linear map, wherever it is referred to, is another."""
+    instead: dict[int, Any] = {id(parameter): parameter for parameter in model.parameters()}
+    exact = {id(linear) for part in model.modules() for linear in _before_sums(part)}
+    for part in model.modules():
+        if type(part) is nn.Linear:
+            instead[id(part)] = Int8Linear(part, torch.float64 if id(part) in exact else None)
+        elif type(part) is TokenEmbedding:
+            instead[id(part)] = Int8Table(part)
+    return copy.deepcopy(model, instead).eval()
+
+
+def _before_sums(part: nn.Module) -> list[nn.Module]:
+    """The maps whose results attention sums up, if it takes them in any precision: a bias has that of the model."""
+    if type(part) not in (Attention, CrossAttention) or type(part.output) is not nn.Linear:
+        return []
+    position: Any = part.position
+    if position.fills("bias") or position.fills("values"):
+        return []
+    return [part.qkv] if isinstance(part, Attention) else [part.q, part.kv]  # type: ignore[list-item]

@@ -1,0 +1,1 @@
+"""The promise, checked on a run of the user's own: `sixfold verify RUN`."""

@@ -1,0 +1,134 @@
+"""The gradient of one step of a run, however its batch is dealt: at once, bit by bit, or by two processes.
+
+Everything is in float64, so that a sum in another order differs by nothing to speak of, and in evaluation mode, where
+nothing is left to chance: no dropout, and experts have room for all.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from sixfold import store
+from sixfold.call import PAD
+from sixfold.config import Config
+from sixfold.files import save_tensors
+from sixfold.models import Batch, Losses
+from sixfold.registry import import_file
+from sixfold.run import Run
+from sixfold.text.arrays import Examples, Group, Ragged
+from sixfold.text.corpus import Prepared, open_prepared
+from sixfold.text.tokenizer import Tokenizers
+from sixfold.training import checkpoint
+from sixfold.training.display import Quiet
+from sixfold.training.loop import Trainer
+from sixfold.training.processes import Processes, together
+from sixfold.training.shards import whole
+
+PIECES = 4
+LOSS = "the loss"  # beside the gradients, under a name that no parameter has
+_TOKENS = 1024  # of the step
+_ROWS = 512  # of the text, which the step is taken from
+FOUND = "gradients.safetensors"
+
+
+def gradients(
+    run: Run, scratch: Path, processes: Processes | None = None, *, pieces: int = 1, merge: bool = False
+) -> dict[str, Tensor]:
+    """Of one step of a run's own model on its own text, and the loss; with `merge`, as one batch indeed."""
+    with _exactly():
+        trainer = _trainer(run, scratch, processes or Processes(), pieces)
+        batches = trainer.batches.next(trainer.mine)
+        batches = [merged(batches)] if merge else batches
+        scored = trainer.processes.sum(float(sum(int((batch.targets != PAD).sum()) for batch in batches)))[0]
+        loss = trainer.backward(batches, scored)
+        found = {name: whole(p.grad).clone() for name, p in trainer.model.named_parameters() if p.grad is not None}
+    return {**found, LOSS: torch.tensor([loss], dtype=torch.float64)}
+
+
+@contextmanager
+def _exactly() -> Iterator[None]:
+    """Models are made in float64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _trainer(run: Run, scratch: Path, processes: Processes, pieces: int) -> Trainer:
+    """A trainer of the run's own model, that looks at the first rows of its text and writes nowhere."""
+    prepared = open_prepared(run.data, Tokenizers.load(run.directory))
+    trainer = Trainer(Run(scratch), _config(run, pieces), _few(prepared), processes, Quiet())
+    checkpoint.load_weights(trainer.model, store.load(run.directory).state_dict())
+    trainer.model.eval()
+    if any(getattr(part, "batch_dependent", False) for part in trainer.model.modules()):
+        trainer.model.register_forward_hook(_without_auxiliary)
+    return trainer
+
+
+def _config(run: Run, pieces: int) -> Config:
+    config = run.read_config()
+    training = {
+        "batch_tokens": min(config.training.batch_tokens, _TOKENS),
+        "accumulate": pieces,
+        "steps": config.training.steps or 1,
+        "optimizer": "sgd",  # which is never asked, and works for every way to deal weights out
+        "average": None,
+        "precision": "float32",  # that is, not less than what the weights have
+        "compile": False,
+        "device": "cpu",
+    }
+    return config.model_copy(update={"training": config.training.model_copy(update=training)})
+
+
+def _without_auxiliary(model: Any, arguments: Any, losses: Losses) -> Losses:
+    """Such losses are means over whoever shares the batch."""
+    return losses._replace(auxiliary=torch.zeros_like(losses.auxiliary))
+
+
+def _few(prepared: Prepared) -> Prepared:
+    """The first rows: to plan an epoch of all of them may take long."""
+    rows = min(_ROWS, len(prepared.train))
+
+    def cut(side: Ragged) -> Ragged:
+        return Ragged(side.ids, side.offsets[: rows + 1])
+
+    source = None if prepared.train.source is None else cut(prepared.train.source)
+    return replace(prepared, train=Examples(source, cut(prepared.train.target), (Group(rows, 1.0),)))
+
+
+def merged(batches: Sequence[Batch]) -> Batch:
+    """All rows in one batch, filled up with PAD."""
+
+    def join(tensors: Sequence[Tensor | None]) -> Tensor | None:
+        there = [tensor for tensor in tensors if tensor is not None]
+        longest = max((tensor.shape[1] for tensor in there), default=0)
+        return torch.cat([pad(t, (0, longest - t.shape[1]), value=PAD) for t in there]) if there else None
+
+    return Batch(*(join([getattr(batch, side) for batch in batches]) for side in ("source", "inputs", "targets")))
+
+
+def main(run: str, scratch: str, *imports: str) -> None:
+    """One of two processes, started as torchrun would: the first writes down what they found together."""
+    for file in imports:
+        import_file(Path(file))
+    with together("cpu") as processes:
+        found = gradients(Run(run), Path(scratch), processes)
+        if processes.first:
+            save_tensors(found, Path(scratch) / FOUND)
+        processes.wait()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,53 @@
+"""All equalities, one after the other."""
+
+from __future__ import annotations
+
+import difflib
+import tempfile
+from collections.abc import Generator, Sequence
+from pathlib import Path
+
+from sixfold.registry import import_file
+from sixfold.verify import computed, exported, scored, stored, trained
+from sixfold.verify.equality import Equality, Finding
+from sixfold.verify.subject import Subject
+
+EQUALITIES: tuple[Equality, ...] = (
+    stored.weights,
+    stored.checkpoints,
+    stored.tokenizers,
+    computed.cache,
+    computed.batch,
+    computed.int8,
+    computed.attention,
+    trained.micro_batches,
+    trained.processes,
+    trained.resume,
+    exported.exported,
+    scored.loss,
+    scored.score,
+)
+
+
+def choose(keys: Sequence[str] = ()) -> list[Equality]:
+    """Those with these keys, or all."""
+    known = {each.key: each for each in EQUALITIES}
+    for key in keys:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ValueError(f"there is no equality {key!r}; {hint}there are {', '.join(known)}")
+    return [each for each in EQUALITIES if not keys or each.key in keys]
+
+
+def verify(
+    run: str | Path, *, only: Sequence[str] = (), device: str = "auto", imports: Sequence[str | Path] = ()
+) -> Generator[Finding]:
+    """What is found of a run, equality by equality. Nothing in its directory is written."""
+    chosen = choose(only)
+    for file in imports:
+        import_file(Path(file))
+    with tempfile.TemporaryDirectory(prefix="sixfold-verify-") as folder:
+        subject = Subject(run, Path(folder), device, [Path(file).resolve() for file in imports])
+        for each in chosen:
+            yield each.look(subject)

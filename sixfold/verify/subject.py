@@ -1,0 +1,177 @@
+"""What is verified: a run as it lies on disk. It is only read; whatever is written goes to a folder of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import chain, islice
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from sixfold import store
+from sixfold.config import Config, read_config
+from sixfold.info import who_writes
+from sixfold.models import Model
+from sixfold.run import Run
+from sixfold.text.corpus import Prepared, open_prepared, references
+from sixfold.text.sources import Part, text_sources
+from sixfold.text.tokenizer import Tokenizers
+from sixfold.training import checkpoint
+from sixfold.training.device import choose_device
+
+_LARGE = 20_000_000  # parameters from which on fewer and shorter samples must do, so that it stays a matter of minutes
+_POOL = 2000  # texts of which the samples are drawn
+
+
+class Excused(Exception):  # noqa: N818  (it is no error that something does not apply)
+    """Why an equality does not apply to a run."""
+
+
+class Sample(NamedTuple):
+    """A text of the run's own, cut to a length that is soon computed."""
+
+    source: list[int]  # without EOS; what a model with one stack does not have is empty
+    target: list[int]
+    text: str  # what it would be asked with: the source, or the first half of the target
+
+
+class Subject:
+    """A run, opened bit by bit. What can't be opened excuses those who need it; who is to blame says so itself."""
+
+    def __init__(self, directory: str | Path, scratch: Path, device: str = "auto", imports: Sequence[str | Path] = ()):
+        self.run, self.scratch, self.imports = Run(directory), scratch, tuple(map(str, imports))
+        _need(self.run)
+        self.device = choose_device(device)
+        self.config: Config = read_config(self.run.config if self.run.exists() else None)
+        self.one_batch: dict[str, Tensor] | None = None  # the gradient of one step, when somebody has computed it
+
+    @property
+    def directory(self) -> Path:
+        return self.run.directory
+
+    @cached_property
+    def model(self) -> Model:
+        try:
+            return store.load(self.directory, device=self.device)
+        except ValueError:
+            raise Excused("the model can't be read") from None
+
+    @cached_property
+    def tokenizers(self) -> Tokenizers:
+        """Those that fit the model."""
+        try:
+            found = Tokenizers.load(self.directory)
+        except ValueError:
+            raise Excused("the tokenizers can't be read") from None
+        if misfit := misfits(found, self.model):
+            raise Excused(misfit)
+        return found
+
+    @cached_property
+    def prepared(self) -> Prepared:
+        """The text that the run was trained on."""
+        try:
+            return open_prepared(self.run.data, self.tokenizers)
+        except ValueError as error:
+            raise Excused(f"it needs the run's text: {error}") from None
+
+    @cached_property
+    def checkpoint(self) -> checkpoint.Checkpoint:
+        """The last that is whole."""
+        if not self.run.exists():
+            raise Excused("this is a model, and not a run that can go on")
+        for found in checkpoint.latest(self.run.training):
+            if isinstance(found, checkpoint.Checkpoint):
+                return found
+        raise Excused(f"there is no checkpoint to go on from in {self.run.training}")
+
+    @cached_property
+    def samples(self) -> list[Sample]:
+        """Some texts of the run's own: validation, else test, else training text."""
+        pairs = list(islice(self._texts(), _POOL))
+        number = 8 if self.large else 24
+        chosen = pairs[:: max(1, len(pairs) // number)][:number]
+        found = [self._sample(source, target) for source, target in chosen]
+        found = [sample for sample in found if sample.text.strip() and sample.target]
+        if not found:
+            raise Excused("it needs text of the run's own, and neither the prepared text nor the files are there")
+        return found
+
+    @cached_property
+    def large(self) -> bool:
+        return sum(p.numel() for p in self.model.parameters()) > _LARGE
+
+    @property
+    def length(self) -> int:
+        """Most tokens of a sample, on either side."""
+        wanted = 24 if self.large else 48
+        return max(1, min([wanted, *(limit - 1 for limit in self.model.limits.values())]))
+
+    def _sample(self, source: str, target: str) -> Sample:
+        ids = self.tokenizers.target.encode(target)[: self.length]
+        if self.model.kind != "encoder_decoder":
+            return Sample([], ids, self.tokenizers.target.decode(ids[: (len(ids) + 1) // 2]))
+        read = self.tokenizers.source.encode(source)[: self.length]
+        return Sample(read, ids, self.tokenizers.source.decode(read))
+
+    def _texts(self) -> Iterator[tuple[str, str]]:
+        """Pairs; a language model has no source."""
+        try:
+            prepared = self.prepared
+        except Excused:
+            yield from chain.from_iterable(self._from_files(part) for part in ("valid", "test"))
+            return
+        if prepared.references:
+            yield from ((each.source, each.targets[0]) for each in prepared.references)
+            return
+        examples = prepared.train if prepared.valid is None else prepared.valid
+        for row in range(min(_POOL, len(examples))):
+            source = "" if examples.source is None else self.tokenizers.source.decode(examples.source[row])
+            yield source, self.tokenizers.target.decode(examples.target[row])
+
+    def _from_files(self, part: Part) -> Iterator[tuple[str, str]]:
+        """The same, from the files that the configuration names, if they are there."""
+        data = self.config.data
+        try:
+            if self.model.kind == "encoder_decoder":
+                yield from ((each.source, each.targets[0]) for each in references(data, part, self.model.kind))
+            else:
+                for source in text_sources(data, part):
+                    yield from (("", text) for text, _ in source.read())
+        except (ValueError, OSError):
+            return
+
+    def batch_dependent(self) -> str:
+        """The parts that declare to be so, as "Switch in encoder.layers.1.feed_forward, …"; empty if there are none."""
+        found: dict[str, list[str]] = {}
+        for name, part in self.model.named_modules():
+            if getattr(part, "batch_dependent", False):
+                found.setdefault(type(part).__name__, []).append(name)
+        return "; ".join(f"{kind} in {', '.join(names)}" for kind, names in found.items())
+
+
+def misfits(tokenizers: Tokenizers, model: Model) -> str:
+    """What is wrong with the sizes of tokenizers; empty if nothing is."""
+    stacks: tuple[tuple[str, Literal["encoder", "decoder"]], ...] = (("source", "encoder"), ("target", "decoder"))
+    for (side, stack), tokenizer in zip(stacks, tokenizers, strict=True):
+        words = model.sizes.vocabulary(stack)
+        if len(tokenizer) != words:
+            return f"the {side} tokenizer has {len(tokenizer):,} ids, but the model was made for {words:,}"
+    return ""
+
+
+def _need(run: Run) -> None:
+    """Raise a ValueError unless there is something to verify."""
+    if not run.directory.is_dir():
+        raise ValueError(f"there is no directory {run.directory}")
+    if not (run.directory / store.DESCRIPTION).is_file():
+        if run.exists():
+            raise ValueError(f"{run.directory} has no model yet: its training has not begun")
+        raise ValueError(
+            f"{run.directory} is neither a run nor a model: it has no {run.config.name} and no {store.DESCRIPTION}"
+        )
+    writer = who_writes(run)
+    if writer is not None:
+        raise ValueError(f"{run.directory} is being written by {writer}; wait, or stop it, and verify it then")

@@ -1,0 +1,159 @@
+"""A directory of an export is whole or not there, holds what it says, and takes nobody else's place."""
+
+import json
+
+import pytest
+import safetensors.numpy
+import tokenizers
+import torch
+
+from sixfold import BOS, EOS
+from sixfold.config import Decoding
+from sixfold.decoding.translator import Translator
+from sixfold.export import Exported, export, refusal, writing
+from sixfold.export.agreement import Agreement, compare, sample
+from sixfold.run import Run
+from tests.export.small_runs import TEXTS, directory, opened
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return directory(tmp_path_factory.mktemp("runs") / "mine")
+
+
+def files(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+def test_the_directory_appears_whole(run, tmp_path):
+    done = export(run, "ctranslate2", tmp_path / "out", texts=TEXTS)
+    assert done == Exported(tmp_path / "out", "ctranslate2", done.agreement)
+    assert files(tmp_path) == {"out"}
+    assert files(tmp_path / "out") == {
+        "README.md",
+        "config.json",
+        "export.json",
+        "model.bin",
+        "shared_vocabulary.json",
+        "tokenizer.json",
+    }
+    about = json.loads((tmp_path / "out" / "export.json").read_text())
+    assert about["compared"] == done.agreement.json()
+    assert (about["compared"]["texts"], about["compared"]["same"]) == (9, 9)
+    assert about["limits"] == {"encoder": 4096, "decoder": 4096}
+    assert about["modifications"] == [{"untied": {}}]
+
+
+def test_a_run_is_only_read(run, tmp_path):
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    export(run, "ctranslate2", tmp_path / "out", quantization="int8")
+    assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("broken", ["write", "compare"])
+def test_what_breaks_off_leaves_nothing_and_what_was_there_stays(run, tmp_path, monkeypatch, broken):
+    export(run, "safetensors", tmp_path / "out")
+    before = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    if broken == "write":
+        monkeypatch.setattr(writing, "readme", lambda *_: 1 / 0)
+        said = pytest.raises(ZeroDivisionError)
+    else:
+        monkeypatch.setattr(writing, "compare", lambda *_: Agreement(10, 9, 0.5))
+        said = pytest.raises(ValueError, match="does not do what the original does, and was not written: 9 of 10")
+    for place in ("out", "new"):
+        with said:
+            export(run, "ctranslate2", tmp_path / place, overwrite=True)
+    assert files(tmp_path) == {"out"}
+    assert before == {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+
+
+def test_quantised_models_may_differ(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(writing, "compare", lambda *_: Agreement(10, 9, 0.5))
+    assert export(run, "ctranslate2", tmp_path / "out", quantization="int8").agreement.same == 9
+
+
+def test_only_an_earlier_export_is_replaced_and_only_if_that_is_said(run, tmp_path):
+    export(run, "safetensors", tmp_path / "out")
+    with pytest.raises(ValueError, match="holds an export already; say --overwrite"):
+        export(run, "safetensors", tmp_path / "out")
+    export(run, "ctranslate2", tmp_path / "out", overwrite=True, lines=0)
+    assert "model.safetensors" not in files(tmp_path / "out")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "diary.txt").write_text("dear")
+    for place in (tmp_path / "mine", run, tmp_path / "mine" / "diary.txt"):
+        with pytest.raises(ValueError, match="is no export; choose another --out"):
+            export(run, "safetensors", place, overwrite=True)
+    (tmp_path / "empty").mkdir()
+    export(run, "safetensors", tmp_path / "empty")
+
+
+def test_weights_can_be_read_without_us(run, tmp_path):
+    done = export(run, "safetensors", tmp_path / "out")
+    assert done.agreement is None
+    assert files(tmp_path / "out") == {"README.md", "export.json", "model.safetensors"}
+    weights = safetensors.numpy.load_file(tmp_path / "out" / "model.safetensors")
+    about = json.loads((tmp_path / "out" / "export.json").read_text())
+    made = opened()
+    words = tokenizers.Tokenizer.from_str(json.dumps(about["tokenizers"]["target"])).get_vocab_size()
+    assert weights[about["tables"]["output"] + ".weight"].shape == (words, about["sizes"]["d_model"])
+    assert len({*about["tables"].values()}) == 3
+    for name, tensor in made.model.state_dict().items():
+        assert (weights[name] == tensor.numpy()).all()
+
+
+def test_mistakes_are_named(run, tmp_path):
+    with pytest.raises(ValueError, match="there is no form 'onnx' to export to; there are ctranslate2"):
+        export(run, "onnx", tmp_path / "out")
+    with pytest.raises(ValueError, match="quantization is for ctranslate2"):
+        export(run, "torch", tmp_path / "out", quantization="int8")
+    with pytest.raises(ValueError, match="there is no directory"):
+        export(tmp_path / "nowhere", "torch", tmp_path / "out")
+    with pytest.raises(ValueError, match="no text to compare both engines on"):
+        export(run, "ctranslate2", tmp_path / "out", texts=["", "  "])
+    assert files(tmp_path) == set()
+
+
+def test_who_is_refused_is_told_before_anything_is_written(tmp_path):
+    made = opened(wishes=("elu",))
+    assert refusal(made, "ctranslate2").startswith("elu can't be exported to CTranslate2")
+    assert refusal(made, "torch") is refusal(made, "safetensors") is refusal(opened(), "ctranslate2") is None
+
+
+class Parrot:
+    """An engine that writes what it is told."""
+
+    def __init__(self, outputs):
+        self.outputs = outputs
+
+    def greedy(self, rows, limit):
+        return self.outputs
+
+
+def originals(made):
+    return [
+        list(each.tokens) for each in Translator(made.model, made.tokenizers, Decoding(max_length=9)).translate(TEXTS)
+    ]
+
+
+def test_a_gap_is_how_much_less_likely_the_first_other_word_is():
+    made = opened()
+    right = originals(made)
+    assert compare(made.model, made.tokenizers, TEXTS, 9, Parrot(right)) == Agreement(len(TEXTS), len(TEXTS), 0.0)
+    early = [right[0][:2], *right[1:]]  # the first of them ends too early
+    assert len(right[0]) > 2
+    agreement = compare(made.model, made.tokenizers, TEXTS, 9, Parrot(early))
+    assert (agreement.same, agreement.texts, agreement.close) == (len(TEXTS) - 1, len(TEXTS), False)
+    source = torch.tensor([[*made.tokenizers.source.encode(TEXTS[0]), EOS]])
+    with torch.no_grad():
+        x = made.model.decode(torch.tensor([[BOS, *early[0]]]), made.model.encode(source))
+        log_probs = made.model.log_probs(x[0, -1])
+    assert agreement.gap == pytest.approx(float(log_probs[right[0][2]] - log_probs[EOS]), abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder_only"])
+def test_a_run_without_text_is_compared_on_random_ones(kind, tmp_path):
+    made = opened(kind)
+    texts = sample(Run(tmp_path), *made[:2], made.config, 20)
+    assert len(texts) == 20
+    assert len({*texts}) > 10
+    assert texts == sample(Run(tmp_path), *made[:2], made.config, 20)

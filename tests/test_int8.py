@@ -1,0 +1,83 @@
+"""Linear maps in 8 bits: how exact they are, and that nobody depends on their neighbours."""
+
+import pytest
+import torch
+from torch import nn
+
+from sixfold import int8
+from sixfold.config import Decoding
+from sixfold.decoding.beam import Beam
+from sixfold.decoding.greedy import Greedy
+from sixfold.decoding.quick import QuickStep, make_step
+from sixfold.decoding.task import Speech
+from sixfold.text.tokenizer import Tokenizers, train_tokenizer
+from tests.decoding.test_company import found, writers
+from tests.small import moved_model, seeded
+
+HERE = range(0, 64, 9)
+
+
+def made(kind="encoder_decoder", wishes=(), dtype=torch.float32):
+    return moved_model(kind, wishes, vocab=12, dtype=dtype)
+
+
+def test_a_map_of_numbers_that_8_bits_can_hold_is_exact():
+    weight = torch.tensor([[127.0, -3.0, 0.0], [2.0, 4.0, -254.0]])
+    x = torch.tensor([[127.0, 1.0, -7.0], [0.5, -63.5, 1.0], [0.0, 0.0, 0.0]])
+    assert torch.equal(int8.Matrix(weight)(x, torch.tensor([1.0, 2.0])), x @ weight.T + torch.tensor([1.0, 2.0]))
+
+
+def test_a_map_is_no_further_off_than_its_roundings():
+    weight, x = torch.randn(40, 96, generator=seeded(1)), torch.randn(7, 96, generator=seeded(2)) * 30
+    a, s = x.abs().amax(1, keepdim=True) / 127, weight.abs().amax(1) / 127
+    most = a / 2 * weight.abs().sum(1) + s / 2 * x.abs().sum(1, keepdim=True) + 96 * a * s / 4
+    error = (int8.Matrix(weight)(x) - x @ weight.T).abs()
+    assert (error <= most).all()
+    assert error.max() > 0
+
+
+def test_a_row_is_the_same_alone_and_in_any_company():
+    matrix, x = int8.Matrix(torch.randn(24, 32, generator=seeded(3))), torch.randn(9, 32, generator=seeded(4))
+    x[0] *= 1e6
+    together = matrix(x)
+    assert all(torch.equal(matrix(row[None])[0], y) for row, y in zip(x, together, strict=True))
+
+
+def test_all_but_the_maps_is_the_models_own_and_a_changed_model_is_made_anew():
+    model = made()
+    small = int8.quantised(model)
+    assert {id(p) for p in small.parameters()} == {id(p) for p in model.parameters()}
+    assert not any(type(part) is nn.Linear for part in small.modules())
+    assert any(type(part) is nn.Linear for part in model.modules())
+    assert int8.quantised(model) is small
+    with torch.no_grad():
+        model.decoder.layers[0].feed_forward.inner.weight[0, 0] += 1
+    again = int8.quantised(model)
+    assert again is not small
+    whole = (each.decoder.layers[0].feed_forward.inner.matrix.whole for each in (small, again))
+    assert not torch.equal(*whole)
+
+
+@pytest.mark.parametrize("wishes", [(), ("rotary",), ("post_norm",), ("learned_positions",)])
+@pytest.mark.parametrize("method", [Greedy(), Beam(3)], ids=["greedy", "beam"])
+def test_a_sentence_does_not_depend_on_its_neighbours_at_all(wishes, method):
+    step = make_step(int8.quantised(made(wishes=wishes)))
+    together = found(step, method, range(64), "encoder_decoder")
+    assert len({text.tokens for number in HERE for text in together[number]}) > 1
+    for number in HERE:
+        assert found(step, method, [number], "encoder_decoder")[number] == together[number]
+
+
+@writers()
+def test_every_model_that_writes_does_so_in_8_bits(kind, wishes):
+    model = made(kind, wishes)
+    exact, rough = (found(make_step(each), Greedy(), HERE, kind) for each in (model, int8.quantised(model)))
+    close = [abs(exact[n][0].log_probs[0] - rough[n][0].log_probs[0]) for n in HERE]
+    assert sorted(close)[len(close) // 2] < 0.7, "the first words have quite other probabilities"
+
+
+def test_the_configuration_asks_for_it():
+    model, letters = made(), train_tokenizer("symbols", ["a b c d e f"])
+    speech = Speech([model], Tokenizers(letters, letters), Decoding(precision="int8"))
+    assert isinstance(speech.step, QuickStep)
+    assert speech.models == [int8.quantised(model)]

@@ -1,0 +1,195 @@
+"""Each equality is broken on purpose, and just that line fails."""
+
+import json
+import math
+import sys
+from dataclasses import replace
+
+import pytest
+import safetensors.torch
+import torch
+
+from sixfold import transformer
+from sixfold.call import EOS, PAD
+from sixfold.decoding import step
+from sixfold.decoding.cache import Cache
+from sixfold.decoding.translation import Translation
+from sixfold.export import to_ctranslate2
+from sixfold.files import save_tensors
+from sixfold.text.tokenizer import Tokenizers, train_tokenizer
+from sixfold.training import checkpoint
+from sixfold.training.loop import Trainer
+from sixfold.training.processes import Processes
+from sixfold.verify import computed, gradients, stored, trained
+from tests.verify.conftest import ALONE, failing, results
+
+QUICK = [key for key in ALONE if key not in ("micro-batches", "resume", "export")]
+
+
+def test_a_bit_of_a_weight(run):
+    path = run / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-4] ^= 1  # the file ends with a number, and this is its lowest bit
+    path.write_bytes(data)
+    found = results(run, QUICK)
+    assert {key for key, each in found.items() if each.result == "fail"} == {"weights"}
+    assert 0 < found["weights"].difference < 1e-6
+    assert "is not what step-" in found["weights"].note
+
+
+def test_weights_that_cannot_be_read(run):
+    path = run / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    found = results(run)
+    assert {key for key, each in found.items() if each.result == "fail"} == {"weights"}
+    assert {key for key, each in found.items() if each.result == "pass"} == {"checkpoints", "tokenizers"}
+
+
+def test_an_optimiser_state_that_was_tampered_with(run):
+    path = run / "training" / "step-12" / "optimizer.safetensors"
+    tensors = safetensors.torch.load_file(path)
+    safetensors.torch.save_file({name: 2 * tensor for name, tensor in tensors.items()}, path)
+    assert failing(run) == {"checkpoints"}
+
+
+def test_another_tokenizer(run):
+    mine = Tokenizers.load(run)
+    letters = mine.target.pieces(range(5, len(mine.target)))
+    turned = train_tokenizer("symbols", [" ".join(letters[::-1]) + f" {letters[-1]}" * 3])
+    assert len(turned) == len(mine.target)
+    Tokenizers(mine.source, turned).save(run)
+    found = results(run)
+    assert {key for key, each in found.items() if each.result == "fail"} == {"tokenizers"}
+    assert "other tokenizers" in found["resume"].note
+    Tokenizers(mine.source, train_tokenizer("symbols", ["a"])).save(run)
+    assert failing(run) == {"tokenizers"}
+    (run / "target.tokenizer.json").write_text("{}")
+    assert failing(run) == {"tokenizers"}
+
+
+def test_a_cache_that_forgets(run, monkeypatch):
+    share = Cache.share
+
+    def forgetful(cache, key, new):
+        (k, v), seen = share(cache, key, new)
+        return (k, 0.98 * v), seen
+
+    monkeypatch.setattr(Cache, "share", forgetful)
+    assert failing(run, QUICK) == {"cache"}
+
+
+def test_padding_that_is_read(run, monkeypatch):
+    """Without a cache a sentence is read in other company than with one: that line notices it, too."""
+
+    def leaking(rows, device, side="right"):
+        ids = padded(rows, device, side)
+        return torch.where(ids == PAD, EOS, ids) if side == "right" else ids
+
+    padded = step.padded
+    monkeypatch.setattr(step, "padded", leaking)
+    assert failing(run, ["batch", "cache", "attention", "micro-batches", "resume", "loss"]) == {"batch", "cache"}
+
+
+def test_explicit_attention_that_is_wrong(run, monkeypatch):
+    explicitly = transformer.attend_explicitly
+
+    def wrong(*arguments):
+        heads, weights = explicitly(*arguments)
+        return 1.01 * heads, weights
+
+    monkeypatch.setattr(transformer, "attend_explicitly", wrong)
+    assert failing(run, QUICK) == {"attention"}
+
+
+def test_micro_batches_that_are_means_of_their_own(run, monkeypatch):
+    backward = Trainer.backward
+
+    def each_by_itself(trainer, batches, scored):
+        return sum(backward(trainer, [batch], len(batches) * int((batch.targets != PAD).sum())) for batch in batches)
+
+    monkeypatch.setattr(Trainer, "backward", each_by_itself)
+    assert failing(run) == {"micro-batches"}
+
+
+class Lonely(Processes):
+    """One of two that never hears of the other."""
+
+    def wrap(self, model, parallel):
+        return model
+
+    def sum(self, *numbers):
+        return [2 * number for number in numbers]
+
+
+def test_processes_that_do_not_meet(run, monkeypatch):
+    def apart(subject, folder):
+        save_tensors(gradients.gradients(subject.run, folder, Lonely(0, 2)), folder / gradients.FOUND)
+
+    monkeypatch.setattr(trained, "_run_two", apart)
+    assert failing(run, ["micro-batches", "processes"]) == {"processes"}
+
+
+def test_processes_that_cannot_start(run, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "false")
+    found = results(run, ["processes"])["processes"]
+    assert (found.result, found.note) == ("fail", "two processes could not work together, and do not say why")
+
+
+def test_an_export_that_is_wrong(run, monkeypatch):
+    pytest.importorskip("ctranslate2")
+    array = to_ctranslate2._array
+    monkeypatch.setattr(to_ctranslate2, "_array", lambda tensor: array(1.05 * tensor))
+    found = results(run)
+    assert {key for key, each in found.items() if each.result == "fail"} == {"export"}
+    assert "does not do what the original does" in found["export"].note
+
+
+def test_a_momentum_that_is_lost(run, monkeypatch):
+    load = checkpoint.load_optimizers
+
+    def forgetful(model, optimizers, tensors):
+        load(model, optimizers, {name: t * 0 if name.endswith("exp_avg") else t for name, t in tensors.items()})
+
+    monkeypatch.setattr(checkpoint, "load_optimizers", forgetful)
+    found = results(run)
+    assert {key for key, each in found.items() if each.result == "fail"} == {"resume"}
+    assert found["resume"].note == "model, optimizer differ"
+
+
+@pytest.mark.parametrize(("field", "key"), [("loss", "loss"), ("symbol_error_rate", "score")])
+def test_a_log_that_was_changed(run, field, key):
+    path = run / "log.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    for record in records:
+        if record["kind"] == "valid":
+            record[field] *= 0.8
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert failing(run, QUICK) == {key}
+
+
+def test_whatever_breaks_off_is_a_failure_of_that_line(run, monkeypatch):
+    monkeypatch.setattr(computed, "said", lambda *_: 1 / 0)
+    found = results(run, ["weights", "attention"])
+    assert {key: each.result for key, each in found.items()} == {"weights": "pass", "attention": "fail"}
+    assert found["attention"].note == "ZeroDivisionError: division by zero"
+
+
+def test_texts_may_differ_in_a_tie_only():
+    one = Translation("a b", -3.0, (5, 6), (-1.0, -1.0, -1.0))
+    assert computed.compare([one], [one]).difference == 0
+    tie = replace(one, tokens=(5, 7), log_probs=(-1.0, -1.000001, -2.0), score=-4.0)
+    assert computed.compare([one], [tie]).difference <= computed.ROUNDING
+    shorter = replace(one, tokens=(5,), log_probs=(-1.0, -1.5), score=-2.5)
+    for other in (shorter, replace(tie, log_probs=(-1.0, -1.1, -2.0))):
+        assert computed.compare([one], [other]).difference == math.inf
+    assert computed.compare([one, one], [one, tie]).note == "1 of 2 texts differ"
+    assert computed.compare([one], [replace(one, log_probs=(-1.0, -1.5, -1.0))]).difference == 0.5
+
+
+def test_other_numbers_are_infinitely_far():
+    one, nan = torch.ones(2), torch.tensor([1.0, math.nan])
+    assert stored.furthest({"a": one}, {"a": one + 0.5}) == 0.5
+    for left, right in (({"a": one}, {}), ({"a": one}, {"a": torch.ones(3)}), ({"a": nan}, {"a": nan})):
+        assert stored.furthest(left, right) == math.inf
+    assert stored.furthest({"a": one}, {"a": nan}) == math.inf
+    assert stored.furthest({"a": one}, {"a": one.double()}) == math.inf
