@@ -49,32 +49,33 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, about: Mapping[str, 
 
 
 class Aside:
-    """Files written beside their places and brought to disk; moved there when all are done, or none."""
+    """Files written in a directory beside their places and brought to disk; moved there when all are done, or none.
+
+    A directory, since who writes a file may do so under names of its own (safetensors does): what a kill leaves is all
+    in one place, and `sweep` finds it.
+    """
 
     def __init__(self, directory: Path):
         self.directory = directory
-        self._written: dict[Path, Path] = {}
+        self._written: list[str] = []
 
     def __enter__(self) -> Self:
+        self._aside = Path(tempfile.mkdtemp(dir=self.directory, prefix=f"{ASIDE}files."))
         return self
 
     def write(self, name: str, write: Callable[[Path], Any]) -> None:
-        handle, aside = tempfile.mkstemp(dir=self.directory, prefix=f"{ASIDE}{name}.")
-        os.close(handle)
-        self._written[Path(aside)] = self.directory / name
         with naming(self.directory / name):
-            write(Path(aside))
-            sync(Path(aside))
+            write(self._aside / name)
+            sync(self._aside / name)
+        self._written.append(name)
 
     def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
         try:
-            for aside, place in self._written.items():
-                if failed is None:
-                    aside.chmod(0o666 & ~_umask())
-                    aside.replace(place)
+            for name in self._written if failed is None else ():
+                (self._aside / name).chmod(0o666 & ~_umask())
+                (self._aside / name).replace(self.directory / name)
         finally:
-            for aside in self._written:
-                aside.unlink(missing_ok=True)
+            shutil.rmtree(self._aside, ignore_errors=True)
 
 
 @contextmanager

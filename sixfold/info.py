@@ -13,7 +13,7 @@ from rich.table import Table
 from sixfold.config import Config, Files
 from sixfold.run import Run
 from sixfold.terminal import facts
-from sixfold.training.display import clock, number, numbers
+from sixfold.training.display import NO_BEST, clock, number, numbers
 
 _NOT_AGAIN = ("kind", "step", "best", "metric", "value")
 _NO_METRIC = ("kind", "step", "best", "loss", "perplexity")
@@ -37,6 +37,7 @@ def describe_run(run: Run) -> dict[str, Any]:
         described["data"] = _data(config, about)
         described["progress"] = _progress(run, config, records)
         described["best"] = _best(config, records)
+        described["weights"] = _weights(config, described)
         described["versions"], described["machine"] = about.get("versions"), about.get("machine")
         described["problem"] = about.get("problem")
     return described
@@ -153,6 +154,15 @@ def _best(config: Config, records: Iterable[Mapping[str, Any]]) -> dict[str, Any
     return {**record, "metric": metric, "value": record[metric]}
 
 
+def _weights(config: Config, described: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Which weights the run's model has, and why; before there are any, None."""
+    best, saved = described["best"], described["progress"]["checkpoints"]
+    if best is not None:
+        return {"step": best["step"], "why": "the best so far"}
+    why = "there is nothing to validate on" if config.data.valid is None else NO_BEST
+    return {"step": saved[-1], "why": why} if saved else None
+
+
 def table_of(described: Mapping[str, Any]) -> Table:
     """The same for people."""
     model, data = described.get("model"), described.get("data")
@@ -161,6 +171,8 @@ def table_of(described: Mapping[str, Any]) -> Table:
         rows += _architecture(model)
     if data is not None:
         rows += [*_data_rows(data), *_progress_rows(described["progress"], described["best"])]
+        if described["best"] is None and described["weights"] is not None:
+            rows.append(("weights", f"of step {described['weights']['step']:,}: {described['weights']['why']}"))
         rows.append(("problem", described["problem"]))
     return facts(*rows)
 

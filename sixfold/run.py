@@ -17,19 +17,23 @@ import fcntl
 import json
 import os
 import platform
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import sixfold
 from sixfold.config import Config, read_config, write_config
-from sixfold.files import ASIDE, remove_directory, sync, write_text
+from sixfold.files import ASIDE, sync, write_text
 
 TOKENIZERS = ("tokenizer.json", "source.tokenizer.json", "target.tokenizer.json")
 LOCK = "lock"
-_OWN = ("run.json", "log.jsonl", "model.json", "model.safetensors", *TOKENIZERS, "data", "training", "tensorboard")
+_CONFIG = "config.yaml"
+_MODEL = ("model.json", "model.safetensors")
+_OWN = (*_MODEL, _CONFIG, "run.json", "log.jsonl", *TOKENIZERS, "data", "training", "tensorboard")
+_HOLDER = "process "  # how what is in a lock begins
 
 
 class Run:
@@ -37,38 +41,84 @@ class Run:
 
     def __init__(self, directory: str | Path):
         self.directory = Path(directory)
-        self.config = self.directory / "config.yaml"
         self.about = self.directory / "run.json"
         self.log = self.directory / "log.jsonl"
         self.data = self.directory / "data"
         self.training = self.directory / "training"
+        self._ready = self.directory / ".sixfold-ready"  # a new run, before the older one has gone
+        self._coming = self.directory / ".sixfold-coming"  # and when it has
 
-    def exists(self) -> bool:
-        return self.config.exists()
+    @property
+    def config(self) -> Path:
+        """The configuration: of a new run, if one is on its way here."""
+        places = (self._ready, self._coming)
+        return next((place / _CONFIG for place in places if (place / _CONFIG).exists()), self.directory / _CONFIG)
+
+    @property
+    def arriving(self) -> Path | None:
+        """Where a new run lies that is whole, but not yet, or not all of it, in its place; see `replace_by_draft`."""
+        return next((path for path in (self._ready, self._coming) if path.is_dir()), None)
 
     @property
     def draft(self) -> Run:
         """Where what makes a new run is made ready, aside."""
         return Run(self.directory / f"{ASIDE}new")
 
+    def exists(self) -> bool:
+        """Whether there is something to read. What may be written to, or removed, must be `proved`."""
+        return self.config.exists()
+
+    def proved(self) -> bool:
+        """Whether sixfold made what is here: many a directory has a config.yaml and data, and is somebody's work."""
+        if self.arriving is not None:
+            return True
+        versions = _json(self.about).get("versions")
+        states = self.training.glob("step-*/state.json")
+        return (isinstance(versions, dict) and "sixfold" in versions) or any(map(_is_checkpoint, states))
+
     def need_room(self) -> None:
         """A run begins in a new or empty directory, or in the place of a run: nobody else's files are touched.
 
-        Where a beginning broke off there is a lock, and nothing that is not a run's.
+        Where a beginning broke off there is a lock, and what was made aside.
         """
-        if self.directory.exists() and not self.exists():
-            there = sorted(path.name for path in self.directory.iterdir())
-            own = (LOCK, *_OWN) if LOCK in there else ()
-            foreign = [name for name in there if name not in own and not name.startswith(ASIDE)]
-            if foreign:
-                raise ValueError(
-                    f"{self.directory} is no run, and holds {foreign[0]}: a run needs a directory of its own"
-                )
+        if not self.directory.exists() or self.proved():
+            return
+        there = sorted(path.name for path in self.directory.iterdir())
+        foreign = [name for name in there if not (name.startswith(ASIDE) or (name == LOCK and self._is_own_lock()))]
+        if foreign:
+            raise ValueError(f"{self.directory} is no run, and holds {foreign[0]}: a run needs a directory of its own")
+
+    def need_outside(self, files: Iterable[Path]) -> None:
+        """Files that are needed must not be among what goes when a run is replaced."""
+        own = [(self.directory / name).absolute() for name in _OWN]
+        for file in files:
+            for path in own:
+                if file.absolute().is_relative_to(path) or file.resolve().is_relative_to(path.resolve()):
+                    raise ValueError(
+                        f"{file} is to be read, but lies in {path}, which goes when the run there is replaced; "
+                        f"move it, or give another --out"
+                    )
+
+    def _is_own_lock(self) -> bool:
+        try:
+            text = (self.directory / LOCK).read_bytes()
+        except OSError:
+            return False
+        return not text or text.startswith(_HOLDER.encode())
 
     def need(self) -> Run:
         """This run, if it is one."""
         if not self.exists():
-            raise ValueError(f"{self.directory} is not a run: it has no {self.config.name}")
+            raise ValueError(f"{self.directory} is not a run: it has no {_CONFIG}")
+        return self
+
+    def need_proved(self) -> Run:
+        """This run, if it is one that may be written to."""
+        if not self.need().proved():
+            raise ValueError(
+                f"{self.directory} is not a run: it has a {_CONFIG}, but neither a {self.about.name} nor a checkpoint "
+                f"that sixfold wrote"
+            )
         return self
 
     def read_config(self) -> Config:
@@ -77,29 +127,50 @@ class Run:
     def begin(self, config: Config, about: dict[str, Any]) -> None:
         """Write down what is about to be done."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        described = {**about, "versions": versions(), "machine": machine(), "command": sys.argv}
+        command = [as_text(word) for word in sys.argv]
+        described = {**about, "versions": versions(), "machine": machine(), "command": command}
         write_text(self.about, json.dumps(described, indent=2, ensure_ascii=False) + "\n")
-        write_config(config, self.config)
+        write_config(config, self.directory / _CONFIG)
 
-    def take_over_draft(self) -> None:
-        """In the place of an older run, which goes, put what was made ready."""
-        self.forget()
-        for path in self.draft.directory.iterdir():
-            path.rename(self.directory / path.name)
-        self.draft.directory.rmdir()
+    def replace_by_draft(self) -> None:
+        """Put the run that was made ready aside in the place of an older one, which goes. Only with the lock.
+
+            one move         the draft, whole and on disk, is called ready: from here on the new run is the run
+            `complete`       what is of the older run moves out; then what is ready is called coming
+                             what is coming moves in
+
+        Wherever this breaks off, who comes next completes it.
+        """
+        for path in (self.draft.directory, *self.draft.directory.iterdir()):
+            sync(path)
+        self._gone.mkdir(exist_ok=True)  # here a full disk costs nothing yet
+        self.draft.directory.rename(self._ready)
         sync(self.directory)
+        self.complete()
 
-    def forget(self) -> None:
-        """Remove what an older run left here: first what makes it a run."""
-        for path in (self.config, *(self.directory / name for name in _OWN)):
-            if path.is_dir() and not path.is_symlink():
-                remove_directory(path)
-            else:
-                path.unlink(missing_ok=True)
+    def complete(self) -> None:
+        """Bring a run that is on its way here to its place. Only for who holds the lock."""
+        if self._ready.is_dir():
+            self._gone.mkdir(exist_ok=True)
+            for name in _OWN:
+                if os.path.lexists(self.directory / name):
+                    (self.directory / name).rename(self._gone / name)
+            sync(self.directory)
+            self._ready.rename(self._coming)
+        if self._coming.is_dir():
+            sync(self.directory)
+            for path in sorted(self._coming.iterdir()):
+                path.rename(self.directory / path.name)
+            sync(self.directory)
+            self._coming.rmdir()
+            shutil.rmtree(self._gone, ignore_errors=True)
+
+    @property
+    def _gone(self) -> Path:
+        return self.directory / f"{ASIDE}gone"
 
     def remove(self) -> None:
         """Leave nothing of a beginning that broke off. Only for who holds the lock."""
-        self.forget()
         (self.directory / LOCK).unlink(missing_ok=True)
         if not any(self.directory.iterdir()):
             self.directory.rmdir()
@@ -126,7 +197,7 @@ class Run:
                 holder = file.read().strip() or "another process"
                 raise ValueError(f"{self.directory} is being written by {holder}; wait, or stop it") from None
             file.truncate(0)
-            file.write(f"process {os.getpid()} on {platform.node()}\n")
+            file.write(f"{_HOLDER}{os.getpid()} on {platform.node()}\n")
             file.flush()
             yield
 
@@ -159,3 +230,21 @@ def versions() -> dict[str, str]:
 
 def machine() -> dict[str, Any]:
     return {"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()}
+
+
+def as_text(words: str) -> str:
+    """The same, if it can be written: bytes of a name that are no UTF-8 become \\x… ."""
+    return words.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _is_checkpoint(state: Path) -> bool:
+    return str(_json(state).get("format", "")).startswith("sixfold-checkpoint")
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """What a file says; nothing, if it is not there or says nothing that can be understood."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -3,7 +3,8 @@
     train.target.ids       uint16 (uint32 for more than 65,536 words): the ids of all rows
     train.target.offsets   int64: row i is ids[offsets[i] : offsets[i + 1]]
 
-Both are mapped into memory, so that text larger than memory can be read.
+Both are mapped into memory, so that text larger than memory can be read. Whether they are as they were written is told
+by a quick hash: of files larger than 4 MiB it sees samples only.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+
+from sixfold.seal import quick_hash
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -79,16 +82,17 @@ class Writer:
     def __init__(self, folder: Path, name: str, words: int):
         self.type = id_type(words)
         self.rows, self.tokens = 0, 0
-        self._ids = open(folder / f"{name}.ids", "wb")  # noqa: SIM115 (closed by __exit__)
-        self._offsets = open(folder / f"{name}.offsets", "wb")  # noqa: SIM115
+        self._paths = {"ids": folder / f"{name}.ids", "offsets": folder / f"{name}.offsets"}
+        self._ids = open(self._paths["ids"], "wb")  # noqa: SIM115 (closed by __exit__)
+        self._offsets = open(self._paths["offsets"], "wb")  # noqa: SIM115
         self._offsets.write(np.zeros(1, np.int64).tobytes())
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ids.close()
-        self._offsets.close()
+        with self._offsets, self._ids:  # both, whatever becomes of the first
+            pass
 
     def write(self, rows: Sequence[Sequence[int]]) -> None:
         """Each of these is a row."""
@@ -99,7 +103,7 @@ class Writer:
     def stream(self, stretches: Sequence[Sequence[int]]) -> None:
         """Ids that follow each other; `cut` says later where rows begin."""
         ids = np.fromiter(chain.from_iterable(stretches), self.type)
-        ids.tofile(self._ids)
+        self._ids.write(ids.tobytes())  # `tofile` does not say what is wrong with a disk
         self.tokens += len(ids)
 
     def cut(self, start: int, width: int) -> None:
@@ -108,19 +112,21 @@ class Writer:
         self._end_rows(np.minimum(ends, self.tokens))
 
     def _end_rows(self, ends: Array) -> None:
-        ends.tofile(self._offsets)
+        self._offsets.write(ends.tobytes())
         self.rows += len(ends)
 
     def described(self) -> dict[str, Any]:
-        """What `open_ragged` needs to know."""
-        return {"rows": self.rows, "tokens": self.tokens, "type": self.type.name}
+        """What `open_ragged` needs to know. All must be written."""
+        hashes = {kind: quick_hash(path) for kind, path in self._paths.items()}
+        return {"rows": self.rows, "tokens": self.tokens, "type": self.type.name, "hashes": hashes}
 
 
 def open_ragged(folder: Path, name: str, described: dict[str, Any]) -> Ragged:
     """The rows that a `Writer` wrote, if they are still whole."""
     rows, tokens, kind = described["rows"], described["tokens"], np.dtype(described["type"])
-    ids = _map(folder / f"{name}.ids", kind, tokens)
-    offsets = _map(folder / f"{name}.offsets", np.dtype(np.int64), rows + 1)
+    hashes = described.get("hashes", {})  # early ones have none
+    ids = _map(folder / f"{name}.ids", kind, tokens, hashes.get("ids"))
+    offsets = _map(folder / f"{name}.offsets", np.dtype(np.int64), rows + 1, hashes.get("offsets"))
     ragged = Ragged(ids, offsets)
     if offsets[0] != 0 or offsets[-1] != tokens or ragged.lengths.min(initial=0) < 0:
         raise ValueError(
@@ -141,11 +147,13 @@ def open_examples(folder: Path, part: str, arrays: dict[str, Any]) -> Examples:
     return examples
 
 
-def _map(path: Path, kind: np.dtype[Any], count: int) -> Array:
+def _map(path: Path, kind: np.dtype[Any], count: int, expected: str | None) -> Array:
     size = path.stat().st_size if path.is_file() else None
     if size != count * kind.itemsize:
         found = "is missing" if size is None else f"has {size:,} bytes, expected {count * kind.itemsize:,}"
         raise ValueError(f"{path} {found}: the prepared data are damaged; prepare them anew")
+    if expected is not None and quick_hash(path) != expected:
+        raise ValueError(f"{path} is not as it was written: the prepared data are damaged; prepare them anew")
     if count == 0:
         return np.zeros(0, kind)
     return np.asarray(np.memmap(path, kind, "r", shape=(count,)))  # a plain array over the map is faster to index

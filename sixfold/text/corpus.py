@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 
 from sixfold.config import Config, Data
 from sixfold.files import new_directory
+from sixfold.seal import is_intact, quick_hash, sealed
 from sixfold.text.arrays import Examples, open_examples
 from sixfold.text.preparation import PARTS, Pairs, Progress, Texts, is_empty
 from sixfold.text.report import Report
-from sixfold.text.sources import Part, pair_sources, text_sources
+from sixfold.text.sources import Part, Source, pair_sources, text_sources
 from sixfold.text.tokenizer import Tokenizers
 
 FORMAT = "sixfold-data-1"
@@ -67,7 +68,8 @@ def prepare(
         index["hashes"] = hashes
         index["tokenizers"] = [tokenizer.fingerprint for tokenizer in tokenizers]
         _write_references(aside / REFERENCES, found)
-        (aside / INDEX).write_text(json.dumps(index, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        index["references_hash"] = quick_hash(aside / REFERENCES)
+        (aside / INDEX).write_text(json.dumps(sealed(index), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return open_prepared(folder, tokenizers)
 
 
@@ -78,7 +80,7 @@ def open_prepared(folder: Path, tokenizers: Tokenizers) -> Prepared:
         if index["tokenizers"] != [tokenizer.fingerprint for tokenizer in tokenizers]:
             raise ValueError(f"{folder} was made with other tokenizers; prepare the data anew")
         parts = {part: open_examples(folder, part, arrays) for part, arrays in index["arrays"].items()}
-        found = _read_references(folder / REFERENCES, index["references"])
+        found = _read_references(folder / REFERENCES, index["references"], index.get("references_hash"))
         report, hashes = Report.from_json(index["report"]), dict(index["hashes"])
         return Prepared(tokenizers, parts["train"], parts.get("valid"), found, report, hashes)
     except (KeyError, TypeError, AttributeError) as error:
@@ -87,12 +89,17 @@ def open_prepared(folder: Path, tokenizers: Tokenizers) -> Prepared:
 
 def data_hashes(config: Config) -> dict[str, str]:
     """The text as it is now: file → sha256 of its bytes."""
+    return {name: digest for source in _sources(config) for name, digest in source.hashes().items()}
+
+
+def data_files(config: Config) -> list[Path]:
+    """Where the text lies."""
+    return [path for source in _sources(config) for path in source.files]
+
+
+def _sources(config: Config) -> list[Source[Any]]:
     find = pair_sources if config.model.kind == "encoder_decoder" else text_sources
-    found: dict[str, str] = {}
-    for part in PARTS:
-        for source in find(config.data, part):
-            found.update(source.hashes())
-    return found
+    return [source for part in PARTS for source in find(config.data, part)]
 
 
 def references(data: Data, part: Part, kind: str) -> list[Reference]:
@@ -120,6 +127,8 @@ def _read_index(folder: Path) -> dict[str, Any]:
     found = index.get("format") if isinstance(index, dict) else type(index).__name__
     if found != FORMAT:
         raise ValueError(f"{path} has format {found!r}; this version of sixfold reads {FORMAT!r}")
+    if not is_intact(index):
+        raise ValueError(f"{path} is not as it was written; prepare the data anew")
     return index
 
 
@@ -129,9 +138,11 @@ def _write_references(path: Path, found: Sequence[Reference]) -> None:
             file.write(json.dumps(reference._asdict(), ensure_ascii=False) + "\n")
 
 
-def _read_references(path: Path, count: int) -> list[Reference]:
+def _read_references(path: Path, count: int, expected: str | None) -> list[Reference]:
     found = []
     try:
+        if expected is not None and quick_hash(path) != expected:
+            raise ValueError("it is not as it was written")
         with open(path, encoding="utf-8", newline="\n") as file:
             for line in file:
                 record = json.loads(line)

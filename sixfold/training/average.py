@@ -134,6 +134,6 @@ class LastCheckpoints(Average):
                 state = checkpoint.read_state(place)
             except DamagedError:
                 continue
-            if state["step"] < step and state["grid"] and state["healthy"]:
+            if state["step"] < step and state.get("grid") and state.get("healthy"):
                 found.append(state["step"])
         return found[: self._before]

@@ -4,7 +4,7 @@
     optimizer.safetensors   what the optimiser remembers, under "PARAMETER/FIELD"
     average.safetensors     averaged weights, where they are asked for
     random.safetensors      every random generator, of every process
-    state.json              the rest, and a hash of each file above
+    state.json              the rest, and a hash of each file above and of itself
     model/…, optimizer/…    in place of the files, what is cut up among processes: each wrote a file with its parts
 
 A checkpoint is written aside, brought to disk and renamed once: there is no half of one. On reading, the
@@ -13,7 +13,6 @@ hashes tell whether the disk kept it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
@@ -27,11 +26,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sixfold.files import new_directory, remove_directory, save_tensors
+from sixfold.seal import file_hash, is_intact, sealed
 from sixfold.training import shards
 from sixfold.training.processes import Processes, share
 
 FORMAT = "sixfold-checkpoint-1"
 Tensors = Mapping[str, Tensor]
+_OF_EACH: dict[str, type] = {"step": int, "files": dict}
+_OF_A_RUN: dict[str, type] = {"progress": dict, "batches": dict, "guard": dict, "log": int, "processes": int}
 
 
 class DamagedError(ValueError):
@@ -81,7 +83,8 @@ def write(
         hashes = processes.gather(_hashes(aside, processes))
         if processes.first:
             files = {name: digest for each in hashes for name, digest in each.items()}
-            text = json.dumps({"format": FORMAT, **state, "files": files}, indent=2, allow_nan=False)
+            whole = sealed({"format": FORMAT, **state, "files": files})
+            text = json.dumps(whole, indent=2, allow_nan=False)
             (aside / "state.json").write_text(text + "\n", encoding="utf-8")
 
 
@@ -89,17 +92,17 @@ def _hashes(aside: Path, processes: Processes) -> dict[str, str]:
     """Of this process's share of the files."""
     processes.wait()  # until all are written
     paths = sorted(path for path in aside.rglob("*") if path.is_file())
-    return {path.relative_to(aside).as_posix(): _hash(path) for path in share(paths, processes)}
+    return {path.relative_to(aside).as_posix(): file_hash(path) for path in share(paths, processes)}
 
 
 def read(place: Path) -> Checkpoint:
     """The checkpoint in a directory, or DamagedError with the reason."""
+    state = read_state(place)
     try:
-        state = read_state(place)
         for name, expected in state["files"].items():
-            if _hash(place / name) != expected:
+            if file_hash(place / name) != expected:
                 raise DamagedError(f"{place / name} is not as it was written")
-    except (OSError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
         raise DamagedError(f"{place} is damaged: {error}") from None
     return Checkpoint(place, state)
 
@@ -110,14 +113,26 @@ def trust(place: Path) -> Checkpoint:
 
 
 def read_state(place: Path) -> dict[str, Any]:
-    """What `state.json` says, or DamagedError."""
+    """What `state.json` says, or DamagedError: nothing else is raised, whatever is in the file."""
+    path = place / "state.json"
     try:
-        state = json.loads((place / "state.json").read_text(encoding="utf-8"))
-        if state["format"] != FORMAT:
-            raise DamagedError(f"{place} has format {state['format']!r}; this version of sixfold reads {FORMAT!r}")
-    except (OSError, json.JSONDecodeError, KeyError, TypeError) as error:
+        state = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise DamagedError(f"{place} is damaged: {error}") from None
+    if not isinstance(state, dict):
+        raise DamagedError(f"{place} is damaged: {path.name} holds a {type(state).__name__}, not names and values")
+    if state.get("format") != FORMAT:
+        raise DamagedError(f"{place} has format {state.get('format')!r}; this version of sixfold reads {FORMAT!r}")
+    if not is_intact(state):
+        raise DamagedError(f"{path} is not as it was written")
+    _need(place, state, _OF_EACH)
     return state
+
+
+def _need(place: Path, state: Mapping[str, Any], keys: Mapping[str, type]) -> None:
+    for key, kind in keys.items():
+        if not isinstance(state.get(key), kind):
+            raise DamagedError(f"{place} is damaged: state.json lacks {key!r}, or it is no {kind.__name__}")
 
 
 def places(folder: Path) -> list[Path]:
@@ -127,10 +142,12 @@ def places(folder: Path) -> list[Path]:
 
 
 def latest(folder: Path) -> Iterator[Checkpoint | DamagedError]:
-    """From the last back: what is damaged, and finally one that is whole."""
+    """From the last back: what is damaged, and finally one that is whole, from which a run can go on."""
     for place in places(folder):
         try:
-            yield read(place)
+            found = read(place)
+            _need(place, found.state, _OF_A_RUN)
+            yield found
             return
         except DamagedError as damage:
             yield damage
@@ -186,8 +203,3 @@ def load_weights(model: nn.Module, tensors: Tensors) -> None:
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
             tensor.copy_(shards.like(tensor, tensors[name]))
-
-
-def _hash(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

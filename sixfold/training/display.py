@@ -30,6 +30,7 @@ _BETWEEN_LINES = 10.0  # of progress, where they stay
 _CELLS = 40  # of the bar
 _MEMORY = 0.98  # of the running means, for each step
 _SHOWN_ELSEWHERE = ("kind", "step", "best", "reason")
+NO_BEST = "no validation has given a number so far, so the model is that of the last checkpoint"
 
 
 class Display:

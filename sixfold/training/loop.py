@@ -14,7 +14,7 @@ from sixfold import store
 from sixfold.call import PAD
 from sixfold.config import Config
 from sixfold.models import Batch, build
-from sixfold.run import Run
+from sixfold.run import Run, versions
 from sixfold.text.batches import Batches
 from sixfold.text.corpus import Prepared
 from sixfold.training import checkpoint
@@ -91,6 +91,12 @@ class Trainer:
         self.gradient = math.nan  # its norm in the last step of this process
         self.log, self.signals = Log(run, display, active=processes.first), Signals()
         torch.manual_seed(training.seed * 1_000_003 + processes.rank)  # dropout differs between processes
+
+    def move(self, run: Run) -> None:
+        """Go on in another directory, to which all that was written has been moved. No step has been made."""
+        assert self.progress.step == 0, "averages and the log belong to the directory where they began"
+        self.run, self.log = run, Log(run, self.display, active=self.processes.first)
+        self.average = make_average(self.config.training, run, self.processes)
 
     def train(self) -> Reason:
         """Go on until there is a reason to stop. → the reason"""
@@ -280,10 +286,12 @@ class Trainer:
             "log": self.log.size(),
             "processes": self.processes.size,
             "threads": torch.get_num_threads(),
+            "versions": versions(),
+            "config": self.config.model_dump(mode="json"),
         }
 
     def derive(self) -> None:
-        """The run's own model is the best one; without validation, the last."""
+        """The run's own model is the best one; as long as no validation has found one, the last."""
         if self.processes.first and self.best_step() == self.progress.step:
             store.save(self.candidate, self.run.directory, overwrite=True)
 
@@ -299,7 +307,7 @@ class Trainer:
         store.save(self.candidate, self.run.directory, overwrite=True)
 
     def best_step(self) -> int:
-        return self.progress.best_step if self.validation.possible else self.progress.step
+        return self.progress.step if self.progress.best is None else self.progress.best_step
 
     def load_candidate(self) -> None:
         """Give the copy that is validated and handed out the weights of now, averaged if that is wished."""
@@ -310,8 +318,7 @@ class Trainer:
         """Go on from a checkpoint, bit for bit; with new data, from the beginning of another epoch."""
         state = saved.state
         data = state.get("data", self.data)  # early checkpoints don't say
-        if data["tokenizers"] != self.data["tokenizers"]:
-            raise ValueError(f"{saved.path} was made with other tokenizers than are in {self.run.directory} now")
+        assert data["tokenizers"] == self.data["tokenizers"], "who resumes a run sees to that"
         self.load_tensors(saved)
         self.progress = Progress(**state["progress"])
         place, same = state["batches"], data["hashes"] == self.data["hashes"]
@@ -337,7 +344,7 @@ class Trainer:
     def good_steps(self) -> list[int]:
         """The steps that this run may go back to, the last first."""
         states = checkpoint.states(self.run.training)
-        return [s["step"] for s in states if s["grid"] and s["healthy"] and s["step"] <= self.progress.step]
+        return [s["step"] for s in states if s.get("grid") and s.get("healthy") and s["step"] <= self.progress.step]
 
     def load_tensors(self, saved: checkpoint.Checkpoint) -> None:
         weights = self.model.state_dict()

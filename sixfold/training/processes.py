@@ -111,13 +111,25 @@ class Processes:
 
 
 @contextmanager
+def said_once() -> Iterator[None]:
+    """Before processes meet, each finds the same mistake for itself: of those on one machine, the first says it."""
+    try:
+        yield
+    except ValueError:
+        if int(os.environ.get("LOCAL_RANK", "0")) > 0:
+            raise SystemExit(2) from None
+        raise
+
+
+@contextmanager
 def together(device: str) -> Iterator[Processes]:
     """Join the processes that torchrun started, if it did."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield Processes(device=choose_device(device))
         return
-    chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", "0")))
+    with said_once():
+        chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", "0")))
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     store, rank, _ = next(dist.rendezvous("env://", timeout=_PATIENCE))

@@ -14,19 +14,26 @@ from typing import Any
 from sixfold import store
 from sixfold.config import Config, read_config
 from sixfold.files import sweep
-from sixfold.run import Run
-from sixfold.text.corpus import Prepared, data_hashes, open_prepared, prepare
+from sixfold.run import Run, as_text
+from sixfold.text.corpus import Prepared, data_files, data_hashes, open_prepared, prepare
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.training import checkpoint
+from sixfold.training.changes import (
+    MAY_CHANGE,
+    need_same_config,
+    need_same_tokenizers,
+    need_steps,
+    read_notes,
+    surroundings,
+)
 from sixfold.training.check import check
 from sixfold.training.device import be_deterministic
-from sixfold.training.display import Display, Quiet
+from sixfold.training.display import NO_BEST, Display, Quiet
 from sixfold.training.loop import Trainer
-from sixfold.training.processes import Processes, together
+from sixfold.training.processes import Processes, said_once, together
 from sixfold.training.records import Log
 
 _PROBE = 20  # steps that say how many fit into the minutes given
-_MAY_CHANGE = ("training.steps", "training.patience", "training.log_every", "training.keep")
 
 
 @dataclass(frozen=True)
@@ -49,26 +56,46 @@ def train(
 ) -> Outcome:
     """Train a model from the beginning. With `start_from`, its beginning is a trained run's model and tokenizer.
 
-    All is made ready aside: a run that is overwritten goes when the new one can begin, and not before.
+    All is made ready aside: a run that is overwritten goes when the new one is on disk, and not before.
     """
-    run, before = Run(out), None if start_from is None else Run(start_from).need()
-    if before is not None and before.directory.resolve() == run.directory.resolve():
-        raise ValueError(f"--from {start_from} is the directory to write to, and can't be both; give another --out")
-    config = check(config, before).with_whole_paths()
-    run.need_room()
+    run = Run(out)
+    with said_once():
+        config, before = _check(run, config, start_from)
     with _at_work(run, config, display) as (processes, display):
         if processes.first:
-            if run.exists() and not overwrite:
+            if run.proved() and not overwrite:
                 raise ValueError(f"{out} holds a run; go on with --resume {out}, or say --overwrite to begin anew")
+            _check_files(run, config)
             tokenizers = None if before is None else Tokenizers.load(before.directory)
             _prepare(run.draft, config, display, tokenizers).tokenizers.save(run.draft.directory)
         prepared = _open(run.draft, processes)
         config = _resolve(run.draft, config, prepared, processes, display)
-        trainer = Trainer(run, config, prepared, processes, display)
+        trainer = Trainer(run.draft, config, prepared, processes, display)
         if before is not None:
             checkpoint.load_weights(trainer.model, store.load(before.directory).state_dict())
-        _begin(trainer, prepared, before)
+        trainer.validation.rehearse(trainer.candidate)
+        _begin(run, trainer, prepared, before)
         return _go(trainer)
+
+
+def _check(run: Run, config: Config, start_from: Path | None) -> tuple[Config, Run | None]:
+    """The configuration, and the run to begin with, if all that can be known beforehand is in order."""
+    before = None if start_from is None else Run(start_from).need()
+    if before is not None and before.directory.resolve() == run.directory.resolve():
+        raise ValueError(f"--from {start_from} is the directory to write to, and can't be both; give another --out")
+    config = check(config, before).with_whole_paths()
+    run.need_room()
+    return config, before
+
+
+def _check_files(run: Run, config: Config) -> None:
+    """The text must outlive the older run, and its files have names that can be written down."""
+    files = data_files(config)
+    for file in files:
+        if as_text(str(file)) != str(file):
+            raise ValueError(f"the name of {as_text(str(file))} is no UTF-8; give it, or its directory, another")
+    if run.proved():
+        run.need_outside(files)
 
 
 def resume(
@@ -79,19 +106,24 @@ def resume(
     display: Display | None = None,
 ) -> Outcome:
     """Go on with a run, from its last checkpoint."""
-    run = Run(out).need()
-    for key in settings or {}:
-        if key not in _MAY_CHANGE:
-            raise ValueError(f"--{key} can't change when a run is resumed; only {', '.join(_MAY_CHANGE)} can")
-    config = read_config(run.config, settings)
+    run = Run(out)
+    with said_once():
+        run.need_proved()
+        for key in settings or {}:
+            if key not in MAY_CHANGE:
+                raise ValueError(f"--{key} can't change when a run is resumed; only {', '.join(MAY_CHANGE)} can")
+        config = read_config(run.config, settings)
     with _at_work(run, config, display) as (processes, display):
         saved = _last_checkpoint(run, processes, display)
         if processes.first:
-            _provide_data(run, config, display, allow_changed_data)
+            need_steps(config, saved)
+            about = _provide_data(run, config, saved, display, allow_changed_data)
+            if words := surroundings(config, saved, about, processes):
+                display.say(words)
         trainer = Trainer(run, config, _open(run, processes), processes, display)
         trainer.restore(saved)
         if processes.first and settings:
-            run.begin(config, run.read_about())
+            run.begin(config, about)
         return _go(trainer)
 
 
@@ -124,6 +156,7 @@ def _held(run: Run) -> Iterator[None]:
     new = not run.directory.exists()
     with run.locked():
         try:
+            run.complete()
             sweep(run.directory)
             sweep(run.training)
             yield
@@ -167,40 +200,46 @@ def _resolve(run: Run, config: Config, prepared: Prepared, processes: Processes,
     return config.with_steps(steps)
 
 
-def _begin(trainer: Trainer, prepared: Prepared, before: Run | None) -> None:
-    """Take the place of what was there, and save the first step; with its configuration, the directory is a run."""
-    run, first = trainer.run, trainer.processes.first
-    if first:
-        run.take_over_draft()
+def _begin(run: Run, trainer: Trainer, prepared: Prepared, before: Run | None) -> None:
+    """Save the first step beside all else that is ready; then take the place of what was there, in one move."""
     trainer.save()
-    if first:
+    if trainer.processes.first:
         about: dict[str, Any] = {"hashes": prepared.hashes, "report": prepared.report.json()}
-        origin = {} if before is None else {"from": str(before.directory.resolve())}
-        run.begin(trainer.config, {**about, **origin})
+        origin = {} if before is None else {"from": as_text(str(before.directory.resolve()))}
+        run.draft.begin(trainer.config, {**about, **origin})
+        run.replace_by_draft()
+    trainer.processes.wait()
+    trainer.move(run)
 
 
-def _provide_data(run: Run, config: Config, display: Display, allow_changed: bool) -> None:
-    """See that data/ holds the text that run.json speaks of, or other text if that is allowed.
+def _provide_data(
+    run: Run, config: Config, saved: checkpoint.Checkpoint, display: Display, allow_changed: bool
+) -> dict[str, Any]:
+    """See that data/ holds the text that run.json speaks of, or other text if that is allowed. → what run.json says
 
     It can be prepared again as it was. Files that are gone are no matter as long as nobody has to.
     """
-    about = run.read_about()
-    then, now = about.get("hashes", {}), _hashes(config, display)
+    about = read_notes(run, saved, display)
+    then, now = about["hashes"], _hashes(config, display)
     different = [] if now is None else [name for name in {**then, **now} if then.get(name) != now.get(name)]
     if different and not allow_changed:
         raise ValueError(
             f"the data have changed since this run began: {', '.join(different)}; --allow-changed-data takes them"
         )
+    need_same_config(config, saved, run, now)
     tokenizers = Tokenizers.load(run.directory)
+    need_same_tokenizers(tokenizers, saved, run)
     problem = _problem(run, tokenizers, now or then)
-    if problem is None:
-        return
-    if now is None:
-        raise ValueError(f"{problem}; for that, the data files must be there as they were")
-    display.say(problem)
-    made = _prepare(run, config, display, tokenizers)
-    if different:
-        run.begin(config, {**about, "hashes": made.hashes, "report": made.report.json()})
+    if problem is not None:
+        if now is None:
+            raise ValueError(f"{problem}; for that, the data files must be there as they were")
+        display.say(problem)
+        _prepare(run, config, display, tokenizers)
+    if different or "report" not in about:
+        made = open_prepared(run.data, tokenizers)
+        about = {**about, "hashes": made.hashes, "report": made.report.json()}
+        run.begin(config, about)
+    return about
 
 
 def _hashes(config: Config, display: Display) -> dict[str, str] | None:
@@ -242,6 +281,8 @@ def _whole_checkpoint(run: Run, display: Display) -> checkpoint.Checkpoint:
 
 def _go(trainer: Trainer) -> Outcome:
     reason = trainer.train()
+    if trainer.validation.possible and trainer.progress.best is None:
+        trainer.display.say(f"{NO_BEST}, of step {trainer.progress.step:,}")
     number = (trainer.signals.number or signal.SIGTERM) if reason.asked else None  # another process may have got it
     finished = not reason.asked and not trainer.guard.gave_up
     return Outcome(reason.text, trainer.run.directory, finished=finished, signal=number)

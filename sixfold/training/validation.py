@@ -10,11 +10,14 @@ import torch
 
 from sixfold.config import Config
 from sixfold.decoding.task import Stopped
-from sixfold.decoding.translator import Translator
-from sixfold.models import EncoderDecoder, Model
+from sixfold.decoding.translation import Line
+from sixfold.decoding.translator import Translating, Translator, Wishes
+from sixfold.decoding.writer import Writer, Writing
+from sixfold.models import DecoderOnly, EncoderDecoder, Model
 from sixfold.scoring.metrics import METRICS
 from sixfold.text.batches import in_order
 from sixfold.text.corpus import Prepared
+from sixfold.text.tokenizer import UNK
 from sixfold.training.processes import Processes, share
 from sixfold.training.signals import Signals
 
@@ -51,6 +54,28 @@ class Validation:
     @property
     def possible(self) -> bool:
         return self.prepared.valid is not None
+
+    def rehearse(self, model: Model) -> None:
+        """Raise a ValueError if the section `decoding` can't be kept to, by this model or for this text.
+
+        All is done that is done before a search, so that a mistake is found before the first step is.
+        """
+        tokenizers, decoding = self.prepared.tokenizers, self.config.decoding
+        if isinstance(model, EncoderDecoder):
+            task: Translating | Writing = Translating(Translator(model, tokenizers, decoding), decoding, None, Wishes())
+        elif isinstance(model, DecoderOnly):
+            task = Writing(Writer(model, tokenizers, decoding), decoding, None)
+        else:
+            return  # it writes no text
+        task.job(1, Line(""), [UNK])
+        if not self.possible or self.metric not in METRICS:
+            return
+        lines = [Line(reference.source) for reference in self.prepared.references]
+        for number, (line, ids) in enumerate(zip(lines, task.encode(lines), strict=True), 1):
+            try:
+                task.job(number, line, ids)
+            except ValueError as error:
+                raise ValueError(f"data.valid, text {number} ({line.text:.40}) can't be decoded: {error}") from None
 
     def is_better(self, scores: Mapping[str, float], best: float | None, best_loss: float | None) -> bool:
         """Whether these are the best so far: by the metric; of equals the lower loss; never what is no number."""

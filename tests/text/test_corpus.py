@@ -11,6 +11,7 @@ import pytest
 
 from sixfold.call import EOS
 from sixfold.config import Files, Tokenizers, Vocabularies
+from sixfold.seal import sealed
 from sixfold.text import preparation
 from sixfold.text.corpus import Reference, data_hashes, open_prepared, prepare, references
 from sixfold.text.report import OUTLIER_RULE, Report, count_outliers
@@ -132,7 +133,23 @@ def test_offsets_that_go_back_are_refused(tmp_path):
     offsets = np.fromfile(path, np.int64)
     offsets[[1, 2]] = offsets[[2, 1]]
     offsets.tofile(path)
+    with pytest.raises(ValueError, match=r"train\.target\.offsets is not as it was written"):
+        open_prepared(tmp_path / "data", prepared.tokenizers)
+    index = tmp_path / "data" / "index.json"
+    known = json.loads(index.read_text())
+    del known["arrays"]["train"]["target"]["hashes"]  # as early ones had none
+    index.write_text(json.dumps(sealed(known)))
     with pytest.raises(ValueError, match="do not follow each other"):
+        open_prepared(tmp_path / "data", prepared.tokenizers)
+
+
+@pytest.mark.parametrize("name", ["train.source.ids", "valid.target.offsets", "references.jsonl", "index.json"])
+def test_one_other_byte_is_noticed(tmp_path, name):
+    prepared = prepare(made(tmp_path), tmp_path / "data")
+    path = tmp_path / "data" / name
+    text = path.read_bytes()
+    path.write_bytes(text.replace(b"0", b"1", 1) if b"0" in text else text[:-2] + bytes([text[-2] ^ 1]) + text[-1:])
+    with pytest.raises(ValueError, match=r"not as it was written"):
         open_prepared(tmp_path / "data", prepared.tokenizers)
 
 

@@ -97,12 +97,6 @@ def test_an_old_run_goes_only_when_the_new_one_can_begin(made, run):
     assert contents(run) != before
 
 
-def test_overwriting_that_broke_off_can_be_begun_again(made, run):
-    run.config.unlink()
-    train(config(made), run.directory, display=Quiet())
-    assert run.exists()
-
-
 def test_a_model_that_is_no_run_is_left_alone(made, run, tmp_path):
     alone = Run(tmp_path / "model")
     store.save(store.load(run.directory), alone.directory)

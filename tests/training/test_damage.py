@@ -1,12 +1,14 @@
 """What a run makes of files that were damaged, lost or changed since it was last at work."""
 
+import json
 import os
 import shutil
 
 import pytest
 
-from sixfold.files import new_directory, sweep
+from sixfold.files import ASIDE, Aside, new_directory, sweep
 from sixfold.run import Run
+from sixfold.seal import sealed
 from sixfold.training import checkpoint, start
 from sixfold.training.display import Quiet
 from sixfold.training.loop import Trainer
@@ -33,10 +35,7 @@ def made(tmp_path_factory):
 @pytest.fixture
 def run(made, tmp_path):
     """The same, with a corpus of its own."""
-    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
-    for path in [*tmp_path.rglob("*.json"), *tmp_path.rglob("*.yaml")]:
-        path.write_text(path.read_text().replace(str(made), str(tmp_path)))
-    return Run(tmp_path / "run")
+    return Run(tiny.copied(made, tmp_path) / "run")
 
 
 def damage(path):
@@ -98,10 +97,13 @@ def test_changed_data_that_were_allowed_once_stay_so(run):
 
 def test_a_checkpoint_belongs_to_its_tokenizers(run):
     place = run.training / "step-6" / "state.json"
-    fingerprint = checkpoint.read_state(place.parent)["data"]["tokenizers"][0]
-    place.write_text(place.read_text().replace(fingerprint, "0" * 64))
+    state = checkpoint.read_state(place.parent)
+    state["data"]["tokenizers"][0] = "0" * 64
+    place.write_text(json.dumps(sealed(state)))
+    before = contents(run)
     with pytest.raises(ValueError, match="step-6 was made with other tokenizers"):
         resume(run.directory, display=Quiet())
+    assert contents(run) == before
 
 
 def test_prepared_text_is_prepared_again_as_it_was(run, monkeypatch):
@@ -134,3 +136,14 @@ def test_a_directory_that_was_being_replaced_comes_back(tmp_path, monkeypatch):
     assert not place.exists()
     sweep(tmp_path)
     assert [path.name for path in tmp_path.rglob("*")] == ["step-10", "old"]
+
+
+def test_whatever_names_a_writer_uses_all_that_is_unfinished_is_aside(tmp_path):
+    def write(path):
+        path.with_name(".tmp-of-its-own").touch()
+        path.touch()
+        assert all(found.name.startswith(ASIDE) for found in tmp_path.iterdir())
+
+    with Aside(tmp_path) as aside:
+        aside.write("model", write)
+    assert [path.name for path in tmp_path.rglob("*")] == ["model"]

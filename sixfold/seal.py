@@ -1,0 +1,52 @@
+"""Hashes, which tell whether the disk kept what was written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_HASH = "hash"  # the key under which a record holds its own
+_BLOCK, _BLOCKS = 1 << 16, 64  # of a file that is too large to be read as a whole each time
+
+
+def file_hash(path: Path) -> str:
+    """The SHA-256 of a file's bytes."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def quick_hash(path: Path) -> str:
+    """The SHA-256 of a file's size and bytes; of more than 4 MiB, of 64 blocks of 64 KiB evenly spread over it.
+
+    The first and the last block are among them. Damage between blocks is not seen.
+    """
+    size = path.stat().st_size
+    digest = hashlib.sha256(str(size).encode())
+    with open(path, "rb") as file:
+        if size <= _BLOCK * _BLOCKS:
+            digest.update(file.read())
+        else:
+            for number in range(_BLOCKS):
+                file.seek(number * (size - _BLOCK) // (_BLOCKS - 1))
+                digest.update(file.read(_BLOCK))
+    return digest.hexdigest()
+
+
+def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, with a hash of itself. It must be strict JSON."""
+    plain = {key: value for key, value in record.items() if key != _HASH}
+    return {**plain, _HASH: _record_hash(plain)}
+
+
+def is_intact(record: Mapping[str, Any]) -> bool:
+    """Whether a record is as it was sealed; one that never was is believed."""
+    plain = {key: value for key, value in record.items() if key != _HASH}
+    return _HASH not in record or record[_HASH] == _record_hash(plain)
+
+
+def _record_hash(plain: Mapping[str, Any]) -> str:
+    read = json.loads(json.dumps(plain, allow_nan=False))  # as it will be found: tuples are lists, all keys are texts
+    return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
