@@ -35,23 +35,25 @@ def go_on(sentences: Sequence[Sentence], words: Words, picked_Sw: Tensor, length
     rank = log_p if words.chosen is words.scores else words.chosen.gather(-1, index)[..., 0] - words.shift
     lines = zip(sentences, picked_Sw.tolist(), log_p.tolist(), rank.tolist(), strict=True)
     for sentence, picked, log_probs, ranks in lines:
-        if not sentence.done:
-            each = zip(sentence.open, picked, log_probs, ranks, strict=True)
-            sentence.open = [_say(sentence, place, *one, length=length) for place, one in enumerate(each)]
-            sentence.done = not any(one.alive for one in sentence.open)
-            if sentence.done:
-                sentence.found.sort(key=lambda hypothesis: -hypothesis.score)
+        if sentence.done:
+            continue
+        for place, each in enumerate(sentence.open):
+            if each.rank == -math.inf:
+                continue
+            if not ranks[place] > -math.inf:
+                raise Impossible(sentence.job)
+            if picked[place] == EOS:
+                _end(sentence, place, log_probs[place], length)
+            else:
+                each.go_on(picked[place], log_probs[place], ranks[place])
 
 
-def _say(sentence: Sentence, place: int, each: Open, word: int, log_p: float, rank: float, length: Length) -> Open:
-    """The hypothesis with one word more, or an empty place after EOS."""
-    if each.rank == -math.inf:
-        return each
-    if not rank > -math.inf:
-        raise Impossible(sentence.job)
-    if word != EOS:
-        return each.say(word, log_p, each.rank + rank, place)
-    log_probs = (*each.log_probs, log_p)
+def _end(sentence: Sentence, place: int, log_p: float, length: Length) -> None:
+    """A hypothesis is found, and its place is empty."""
+    log_probs = (*sentence.open[place].log_probs, log_p)
     score = length.score(sum(log_probs), len(log_probs))
-    sentence.found.append(Hypothesis(each.tokens, log_probs, score, sentence.ended(place)))
-    return empty(place)
+    sentence.found.append(Hypothesis(sentence.open[place].tokens, log_probs, score, sentence.ended(place)))
+    sentence.open[place] = empty(place)
+    if not any(each.alive for each in sentence.open):
+        sentence.done = True
+        sentence.found.sort(key=lambda hypothesis: -hypothesis.score)

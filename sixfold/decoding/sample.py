@@ -43,7 +43,7 @@ class Sample:
 
     def begin(self, job: Job) -> Sentence:
         chance = [Random(f"{job.seed} {number}") for number in range(self.width)]
-        return _Drawn(job, [Open() for _ in chance], chance=chance)
+        return _Drawn(job, [Open(place=place) for place in range(self.width)], chance=chance)
 
     def choose(self, sentences: Sequence[Sentence], words: Words) -> None:
         numbers = [[chance.random() for chance in s.chance] for s in sentences if isinstance(s, _Drawn)]

@@ -89,7 +89,13 @@ class Open:
     def alive(self) -> bool:
         return self.rank > -math.inf
 
+    def go_on(self, word: int, log_p: float, rank: float) -> None:
+        """Say one word more, by itself."""
+        self.tokens, self.log_probs = (*self.tokens, word), (*self.log_probs, log_p)
+        self.rank += rank
+
     def say(self, word: int, log_p: float, rank: float, place: int) -> Open:
+        """Another hypothesis, that goes on from this one."""
         return Open((*self.tokens, word), (*self.log_probs, log_p), rank, place, self.coverage)
 
 
@@ -264,10 +270,11 @@ class Running:
 
     def _move(self) -> None:
         """Bring the rows to where the method wants them."""
-        places = [self._places(sentence) for sentence in self.sentences]
         still = list(range(self.method.width))
-        if any(line != still for line in places):
-            self._select(range(len(places)), places)
+        if len(still) > 1:  # one has nowhere to go
+            places = [self._places(sentence) for sentence in self.sentences]
+            if any(line != still for line in places):
+                self._select(range(len(places)), places)
         self.newest = [[each.tokens[-1] for each in sentence.open] for sentence in self.sentences]
 
     def _places(self, sentence: Sentence) -> list[int]:

@@ -16,14 +16,15 @@ from sixfold.training.loop import Trainer
 from sixfold.training.processes import Processes, together
 from tests.training import tiny
 
-# For each, FSDP2 is compared with DDP: twenty steps for those of the promise, a few for two with ways of their own.
+# For each, FSDP2 is compared with DDP: name → (modifications, layers, steps); twenty steps for those of the promise, a
+# few for two with ways of their own.
 CUT_UP = {
-    "vanilla": ([], 20),
-    "block_sharing": (["block_sharing"], 20),
-    "rezero": (["rezero"], 20),
-    "switch": (["switch:experts=4,every=2,capacity=100,jitter=0,balance=0"], 20),
-    "funnel": (["funnel:blocks=2"], 4),
-    "weighted": (["weighted:freeze=2"], 4),
+    "vanilla": ([], 1, 20),
+    "block_sharing": (["block_sharing"], 2, 20),
+    "rezero": (["rezero"], 1, 20),
+    "switch": (["switch:experts=4,every=1,capacity=100,jitter=0,balance=0"], 1, 20),
+    "funnel": (["funnel:blocks=2"], 2, 4),
+    "weighted": (["weighted:freeze=2"], 2, 4),
 }
 # By how many a run was saved, and by how many it goes on: name → (saved as, so many, so many, then).
 MOVES = {
@@ -79,11 +80,12 @@ def equal_batches(many):
 
 
 def cut_up(many):
-    for name, (modifications, steps) in CUT_UP.items():
+    for name, (modifications, layers, steps) in CUT_UP.items():
         for parallel in ("ddp", "fsdp"):
             many.train(
                 f"{name}-{parallel}",
                 modifications=modifications,
+                model__layers=layers,
                 training__parallel=parallel,
                 training__steps=steps,
                 training__accumulate=2 if name == "vanilla" else 1,
@@ -95,9 +97,14 @@ def moved(many):
     for name, (old, _, number, parallel) in MOVES.items():
         many.resume(name, number, old, step=10, steps=20, parallel=parallel)
     for parallel in ("ddp", "fsdp"):
-        random = {"model__dropout": 0.1, "training__average": 0.9}
-        many.train(f"{parallel}-unbroken", training__parallel=parallel, training__checkpoint_every=6, **random)
-        many.resume(f"{parallel}-broken", 2, f"{parallel}-unbroken", step=6, steps=12, parallel=parallel)
+        random = {
+            "model__dropout": 0.1,
+            "training__average": 0.9,
+            "training__steps": 8,
+            "training__checkpoint_every": 4,
+        }
+        many.train(f"{parallel}-unbroken", training__parallel=parallel, **random)
+        many.resume(f"{parallel}-broken", 2, f"{parallel}-unbroken", step=4, steps=8, parallel=parallel)
 
 
 def poisoned(many):

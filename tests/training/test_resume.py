@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,14 +23,33 @@ ROOT = Path(__file__).parents[2]
 CALM = {**os.environ, "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "PYTHONPATH": str(ROOT)}
 
 
+@pytest.fixture(scope="module")
+def left_alone(tmp_path_factory):
+    """Runs that nobody disturbs, by how their weights are averaged: each is made once."""
+
+    @cache
+    def made(average):
+        folder = tiny.corpus(tmp_path_factory.mktemp("left_alone"))
+        train(tiny.config(folder, training__average=average), folder / "run", display=Quiet())
+        return folder
+
+    return made
+
+
 @pytest.fixture
 def corpus(tmp_path):
     return tiny.corpus(tmp_path)
 
 
+@pytest.fixture
+def run(left_alone, tmp_path):
+    """A run that is done, with a corpus of its own."""
+    return Run(tiny.copied(left_alone(None), tmp_path) / "run")
+
+
 @pytest.mark.parametrize(
     "modifications",
-    [[], ["switch:experts=4,every=2"], ["shaw"], ["product_keys:keys=8,nearest=4,heads=2,d_key=8"]],
+    [[], ["switch:experts=4,every=1"], ["shaw"], ["product_keys:keys=8,nearest=4,heads=2,d_key=8"]],
     ids=lambda m: m[0].partition(":")[0] if m else "vanilla",
 )
 def test_a_run_killed_at_any_moment_ends_as_one_left_alone(tmp_path, modifications):
@@ -40,11 +60,9 @@ def test_a_run_killed_at_any_moment_ends_as_one_left_alone(tmp_path, modificatio
 
 @pytest.mark.parametrize("average", [None, 3, 0.9])
 @pytest.mark.parametrize("stop_at", [1, 5, 6, 8])
-def test_an_interrupted_run_ends_as_one_left_alone(corpus, monkeypatch, average, stop_at):
-    config = tiny.config(corpus, training__average=average)
-    whole, broken = Run(corpus / "whole"), Run(corpus / "broken")
-    train(config, whole.directory, display=Quiet())
-    step = Trainer.step
+def test_an_interrupted_run_ends_as_one_left_alone(left_alone, tmp_path, monkeypatch, average, stop_at):
+    folder, broken, step = left_alone(average), Run(tmp_path / "broken"), Trainer.step
+    config, whole = tiny.config(folder, training__average=average), Run(folder / "run")
 
     def interrupted(trainer):
         step(trainer)
@@ -66,9 +84,7 @@ def test_an_interrupted_run_ends_as_one_left_alone(corpus, monkeypatch, average,
     assert without == tiny.log_without_times(whole)
 
 
-def test_a_truncated_checkpoint_is_reported_and_the_one_before_used(corpus, capsys):
-    run = Run(corpus / "run")
-    train(tiny.config(corpus), run.directory, display=Quiet())
+def test_a_truncated_checkpoint_is_reported_and_the_one_before_used(run, capsys):
     before = tiny.bytes_of(run)
     weights = run.training / "step-12" / "model.safetensors"
     os.truncate(weights, weights.stat().st_size - 1)
@@ -77,8 +93,9 @@ def test_a_truncated_checkpoint_is_reported_and_the_one_before_used(corpus, caps
     assert tiny.bytes_of(run) == before
 
 
-def test_a_full_disk_is_reported_and_nothing_half_is_left(corpus, monkeypatch):
-    run, config = Run(corpus / "run"), tiny.config(corpus)
+def test_a_full_disk_is_reported_and_nothing_half_is_left(left_alone, tmp_path, monkeypatch):
+    folder, run = left_alone(None), Run(tmp_path / "run")
+    config, whole = tiny.config(folder), Run(folder / "run")
     save = checkpoint.safetensors.torch.save_file
     saved = []
 
@@ -94,23 +111,18 @@ def test_a_full_disk_is_reported_and_nothing_half_is_left(corpus, monkeypatch):
     assert not list(run.training.glob(".*"))
     monkeypatch.setattr(checkpoint.safetensors.torch, "save_file", save)
     resume(run.directory, display=Quiet())
-    whole = Run(corpus / "whole")
-    train(config, whole.directory, display=Quiet())
     assert tiny.bytes_of(run)["model.safetensors"] == tiny.bytes_of(whole)["model.safetensors"]
 
 
-def test_only_steps_patience_and_display_may_change(corpus):
-    run = Run(corpus / "run")
-    train(tiny.config(corpus), run.directory, display=Quiet())
+def test_only_steps_patience_and_display_may_change(run):
     with pytest.raises(ValueError, match="learning_rate"):
         resume(run.directory, {"training.learning_rate": "1"}, display=Quiet())
     assert resume(run.directory, {"training.steps": "14"}, display=Quiet()).reason == "all 14 steps are done"
     assert Run(run.directory).read_config().training.steps == 14
 
 
-def test_changed_data_are_an_error_unless_allowed(corpus):
-    run = Run(corpus / "run")
-    train(tiny.config(corpus), run.directory, display=Quiet())
+def test_changed_data_are_an_error_unless_allowed(run):
+    corpus = run.directory.parent
     with open(corpus / "train.w", "a") as words, open(corpus / "train.r", "a") as letters:
         words.write("abcd\n")
         letters.write("d c b a\n")
@@ -121,20 +133,16 @@ def test_changed_data_are_an_error_unless_allowed(corpus):
     assert json.loads((run.data / "index.json").read_text())["report"]["parts"]["train"]["lines"] == 61
 
 
-def test_an_existing_run_is_not_overwritten_unasked(corpus):
-    run, config = Run(corpus / "run"), tiny.config(corpus)
-    train(config, run.directory, display=Quiet())
-    before = tiny.bytes_of(run)
+def test_an_existing_run_is_not_overwritten_unasked(run):
+    corpus, before = run.directory.parent, tiny.bytes_of(run)
     with pytest.raises(ValueError, match="--overwrite"):
-        train(config, run.directory, display=Quiet())
+        train(tiny.config(corpus), run.directory, display=Quiet())
     assert tiny.bytes_of(run) == before
     train(tiny.config(corpus, training__seed=2), run.directory, overwrite=True, display=Quiet())
     assert tiny.bytes_of(run) != before
 
 
-def test_a_second_writer_is_refused_and_a_crash_frees_the_lock(corpus):
-    run, config = Run(corpus / "run"), tiny.config(corpus)
-    train(config, run.directory, display=Quiet())
+def test_a_second_writer_is_refused_and_a_crash_frees_the_lock(run):
     holder = (
         "import sys, time\nfrom sixfold.run import Run\n"
         "with Run(sys.argv[1]).locked():\n    print('held', flush=True)\n    time.sleep(60)\n"
@@ -169,9 +177,9 @@ def test_minutes_become_steps_and_are_written_down(corpus):
     assert time.monotonic() - started < 60
 
 
-def test_from_takes_weights_and_tokenizer_and_names_sizes_that_differ(corpus):
-    old, new = Run(corpus / "old"), Run(corpus / "new")
-    train(tiny.config(corpus), old.directory, display=Quiet())
+def test_from_takes_weights_and_tokenizer_and_names_sizes_that_differ(run):
+    old, corpus = run, run.directory.parent
+    new = Run(corpus / "new")
     train(tiny.config(corpus, training__steps=1), new.directory, start_from=old.directory, display=Quiet())
     first = next(r for r in new.records() if r["kind"] == "train")
     assert first["loss"] < next(r for r in old.records() if r["kind"] == "train")["loss"]
