@@ -203,3 +203,13 @@ def test_a_mistake_gets_one_sentence(sixfold, tmp_path, arguments, words):
     assert (code, out) == (2, "")
     assert words in err
     assert len(err.splitlines()) == 1
+
+
+def test_ter_is_left_out_for_endless_lines_unless_asked_for(sixfold, tmp_path):
+    (tmp_path / "long.txt").write_text("a " * 2001 + "\n")
+    code, out, err = sixfold("score", "--hyp", "long.txt", "--ref", "long.txt", "--json")
+    assert (code, scores(out).keys()) == (0, {"bleu", "chrf"})
+    assert "ter is left out" in err
+    assert "2,001 words" in err
+    code, out, _ = sixfold("score", "--hyp", "long.txt", "--ref", "long.txt", "--metric", "ter", "--json")
+    assert (code, scores(out)) == (0, {"ter": 0.0})

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sixfold.scoring.metrics import Metric
 
 USUAL = ("bleu", "chrf", "ter")
+_MOST_WORDS = 2000  # of a line, that TER is worked out for unasked
 File = Path | None
 
 
@@ -86,7 +87,8 @@ def score(
         check_files(out, hyp, source_file, target_file, compare, *refs)
         if run is None:
             not_with("--hyp", {name for name, value in {**named, **settings}.items() if value})
-            _report(_read_texts(hyp, refs), _find(metric, ()), compare, as_json)
+            texts = _read_texts(hyp, refs)
+            _report(texts, _bearable(_find(metric, ()), texts, metric), compare, as_json)
             return
         scored = _Scored(run, device, imports, settings)
         if likelihood:
@@ -99,14 +101,26 @@ def score(
             _report_facts(scored.own_loss(part), as_json)
         else:
             not_with("a run, but with --likelihood", {"--target-file"} if target_file else set())
+            metrics = _find(metric, scored.own_metrics())
             texts = scored.decode(source_file, refs, part, out)
-            _report(texts, _find(metric, scored.own_metrics()), compare, as_json)
+            _report(texts, _bearable(metrics, texts, metric), compare, as_json)
 
 
 def _find(names: str | None, own: Sequence[str]) -> list[Metric]:
     from sixfold.scoring.report import find_metrics
 
     return find_metrics(names or own or USUAL)
+
+
+def _bearable(metrics: list[Metric], texts: Texts, asked: str | None) -> list[Metric]:
+    """Without TER, if nobody asked for it and a line is so long that its search for shifts would hardly end."""
+    longest = max((len(text.split()) for text in texts.hypotheses), default=0)
+    if asked is not None or longest <= _MOST_WORDS or not any(metric.name == "ter" for metric in metrics):
+        return metrics
+    typer.echo(
+        f"ter is left out: it takes very long for a line of {longest:,} words (--metric ter asks for it)", err=True
+    )
+    return [metric for metric in metrics if metric.name != "ter"]
 
 
 def _read_texts(hyp: File, refs: Sequence[Path]) -> Texts:

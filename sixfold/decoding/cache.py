@@ -90,13 +90,13 @@ class Cache:
         """States of new tokens (B, …, L, ·) → those of all tokens so far (B, …, M, ·)."""
         return self._lay(self._growing, key, new, self._own_slots)
 
-    def share(self, key: Key, new: States) -> tuple[States, Tensor | None]:
-        """Heads of new tokens (B, H, L, K) → those of all hypotheses of a sentence (S, H, M, K), and what is seen.
+    def share(self, key: Key, new: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Heads of new tokens (B, H, L, ·) → those of all hypotheses of a sentence (S, H, M, ·), and what is seen.
 
         That is (S, 1, w·L, M), for queries that are folded; None: what the call says.
         """
-        new = tuple(fold(states, self.sentences) for states in new)
-        return self._lay(self._shared, key, new, self._shared_slots), self.sight
+        (states,) = self._lay(self._shared, key, (fold(new, self.sentences),), self._shared_slots)
+        return states, self.sight
 
     def of_own_past(self, key: Key, weights_BHLM: Tensor) -> Tensor:
         """Weights on slots, where they are shared → those on each hypothesis's own tokens, in their order."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ from sixfold.transformer import (
     TokenEmbedding,
 )
 
-Sublayer = Callable[[Tensor], Tensor]
+Map = Callable[[Tensor], Tensor]
 
 
 def unknown_part(model: Model) -> str | None:
@@ -77,10 +78,12 @@ class QuickStep(ModelStep):
         if part is not None:
             raise ValueError(f"QuickStep does not know {part}; ModelStep serves every model")
         self.layers = [_Layer(layer) for layer in self.model.decoder.layers]
+        self.final = _norm(self.model.decoder.final)
         self.heads = self.model.sizes.heads
         qkv = self.model.decoder.layers[0].attention.qkv
         self.precision: torch.dtype = getattr(qkv, "result", qkv.weight.dtype)  # of attention
         self._waves = torch.empty(0)  # sinusoids of all positions so far
+        self._hidden: tuple[Any, int, Tensor | None] = (None, 0, None)  # of which memory, for how many, what
 
     def __call__(self, ids: Tensor, state: Cache) -> Step:
         if ids.shape[1] != 1 or torch.is_grad_enabled():
@@ -92,7 +95,7 @@ class QuickStep(ModelStep):
             x = layer.attend_to_memory(x, state, depth, real)
             x = layer.feed_forward(x, call)
         state.finish(1)
-        scores, log_z = next_words(self.model, self.model.decoder.final(x))
+        scores, log_z = next_words(self.model, self.final(x))
         return Step(scores, log_z, state)
 
     def _begin(self, ids: Tensor, state: Cache) -> tuple[Tensor, Call]:
@@ -116,75 +119,97 @@ class QuickStep(ModelStep):
 
     def _sights(self, call: Call, state: Cache) -> tuple[Tensor | None, Tensor | None]:
         """What is added to scores to hide what may not be seen: (S·H, w, M) in self-attention, (S·H, w, n) in cross."""
-        dtype, (sentences, width) = self.precision, (state.sentences, state.width)
         seen = call.sight.mask if state.sight is None else state.sight
-        real = None if state.memory is None or state.memory.real is None else state.memory.real[:, None, None]
+        memory, width, real = self._hidden
+        if memory is not state.memory or width != state.width:  # it stays the same from one joining to the next
+            memory, width = state.memory, state.width
+            mask = None if memory is None or memory.real is None else memory.real[:, None, None]
+            real = self._hiding(mask, state)
+            self._hidden = memory, width, real
+        return self._hiding(seen, state), real
 
-        def written_out(mask: Tensor | None) -> Tensor | None:
-            if mask is None:
-                return None
-            hiding = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(
-                ~mask, torch.finfo(dtype).min
-            )
-            return hiding.expand(sentences, self.heads, width, -1).reshape(sentences * self.heads, width, -1)
-
-        return written_out(seen), written_out(real)
+    def _hiding(self, mask: Tensor | None, state: Cache) -> Tensor | None:
+        if mask is None:
+            return None
+        nothing = torch.zeros(mask.shape, dtype=self.precision, device=mask.device)
+        hiding = nothing.masked_fill_(~mask, torch.finfo(self.precision).min)
+        sentences, width = state.sentences, state.width
+        return hiding.expand(sentences, self.heads, width, -1).reshape(sentences * self.heads, width, -1)
 
 
 class _Layer:
     """A decoder layer, written out for states x (B, D) of one new token in each row."""
 
-    def __init__(self, layer: DecoderLayer):
-        self.layer = layer
-        self.heads = layer.attention.heads
-        self.place, self.cross = layer.attention.place, layer.cross.place
+    def __init__(self, layer: Any):
+        attention, cross, feed_forward = layer.attention, layer.cross, layer.feed_forward
+        self.heads, self.place, self.cross_place = attention.heads, attention.place.name, cross.place.name
+        self.qkv, self.q, self.kv = _map(attention.qkv), _map(cross.q), _map(cross.kv)
+        self.around_attention = _Around(layer.around_attention, attention.output)
+        self.around_cross = _Around(layer.around_cross, cross.output)
+        plain = type(feed_forward) is FeedForward
+        self.around_feed_forward = _Around(layer.around_feed_forward, feed_forward.outer if plain else None)
+        self.inner = _map(feed_forward.inner) if plain else None
+        self.whole_feed_forward = feed_forward
 
     def attend(self, x: Tensor, state: Cache, depth: int, seen: Tensor | None) -> Tensor:
-        attention = self.layer.attention
-
-        def heads(x: Tensor) -> Tensor:
-            q, k, v = attention.qkv(x).view(len(x), 3, self.heads, 1, -1).unbind(1)
-            (k, v), _ = state.share((depth, self.place.name), (k, v))
-            return _look(q, k, v, seen)
-
-        return _around(self.layer.around_attention, x, heads, attention.output)
+        qkv = self.qkv(self.around_attention.before(x)).view(len(x), 3, self.heads, -1)
+        both = qkv[:, 1:].transpose(1, 2).reshape(len(x), self.heads, 1, -1)  # a key and a value side by side
+        k, v = state.share((depth, self.place), both)[0].chunk(2, -1)
+        return self.around_attention.after(x, _look(qkv[:, 0], k, v, seen))
 
     def attend_to_memory(self, x: Tensor, state: Cache, depth: int, real: Tensor | None) -> Tensor:
-        cross, memory = self.layer.cross, state.memory
-        assert memory is not None
+        assert state.memory is not None
+        q = self.q(self.around_cross.before(x)).view(len(x), self.heads, -1)
+        k, v = state.keep((depth, self.cross_place), state.memory.states[depth], self._keys_and_values)
+        return self.around_cross.after(x, _look(q, k, v, real))
 
-        def make(memory_SnD: Tensor) -> tuple[Tensor, ...]:
-            return cross.kv(memory_SnD).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
-
-        def heads(x: Tensor) -> Tensor:
-            k, v = state.keep((depth, self.cross.name), memory.states[depth], make)
-            return _look(cross.q(x).view(len(x), self.heads, 1, -1), k, v, real)
-
-        return _around(self.layer.around_cross, x, heads, cross.output)
+    def _keys_and_values(self, memory_SnD: Tensor) -> tuple[Tensor, ...]:
+        return self.kv(memory_SnD).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
 
     def feed_forward(self, x: Tensor, call: Call) -> Tensor:
-        part = self.layer.feed_forward
-        if type(part) is FeedForward:
-            return _around(self.layer.around_feed_forward, x, lambda x: part.activation(part.inner(x)), part.outer)
-        return _around(self.layer.around_feed_forward, x, lambda x: part(x[:, None], call)[:, 0], None)
+        y = self.around_feed_forward.before(x)
+        if self.inner is not None:
+            return self.around_feed_forward.after(x, self.whole_feed_forward.activation(self.inner(y)))
+        return self.around_feed_forward.after(x, self.whole_feed_forward(y[:, None], call)[:, 0])
 
 
-def _around(residual: Any, x: Tensor, sublayer: Sublayer, output: nn.Module | None) -> Tensor:
+class _Around:
     """x + Output(Sublayer(Norm(x))), or Norm(x + Output(Sublayer(x))); the product does the sum, where it can."""
-    if type(residual) is PreNorm:
-        return _add(x, sublayer(residual.norm(x)), output)
-    return residual.norm(_add(x, sublayer(x), output))
+
+    def __init__(self, residual: Any, output: nn.Module | None):
+        norm = _norm(residual.norm)
+        pre = type(residual) is PreNorm
+        self.before: Map = norm if pre else _same
+        self.last: Map = _same if pre else norm
+        self.output = output
+        self.weight = output.weight.t() if type(output) is nn.Linear else None
+        self.bias = output.bias if type(output) is nn.Linear else None
+
+    def after(self, x: Tensor, y: Tensor) -> Tensor:
+        if self.weight is None:
+            return self.last(x + (y if self.output is None else self.output(y)))
+        total = torch.addmm(x, y, self.weight)
+        return self.last(total if self.bias is None else total.add_(self.bias))
 
 
-def _add(x: Tensor, y: Tensor, output: nn.Module | None) -> Tensor:
-    if type(output) is not nn.Linear:
-        return x + (y if output is None else output(y))
-    total = torch.addmm(x, y, output.weight.t())
-    return total if output.bias is None else total.add_(output.bias)
+def _map(linear: nn.Module) -> Map:
+    """A linear map, without the detour of calling a module where there is none."""
+    return partial(F.linear, weight=linear.weight, bias=linear.bias) if type(linear) is nn.Linear else linear
+
+
+def _norm(norm: nn.Module) -> Map:
+    if type(norm) is not nn.LayerNorm:
+        return norm
+    shape, weight, bias, eps = norm.normalized_shape, norm.weight, norm.bias, norm.eps
+    return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
 
 
 def _look(q: Tensor, k: Tensor, v: Tensor, hiding: Tensor | None) -> Tensor:
-    """Queries (S·w, H, 1, K), keys and values (S, H, M, K) → the heads' outputs (S·w, H·K)."""
+    """Queries (S·w, H, K), keys and values (S, H, M, K) → the heads' outputs (S·w, H·K)."""
     sentences, heads = k.shape[:2]
     rows, width = len(q), len(q) // sentences
     if width > 1:

@@ -72,7 +72,8 @@ class Impossible(ValueError):  # noqa: N818  (it says what is the matter, as Val
     def __init__(self, job: Job):
         self.job = job
         rules = ", ".join(rule.describe() for rule in job.rules) or "the limits"
-        super().__init__(f"no output of at most {job.limit} tokens was found that keeps to {rules}")
+        wider = "; a wider beam may find one" if any(rule.demands for rule in job.rules) else ""
+        super().__init__(f"no output of at most {job.limit} tokens was found that keeps to {rules}{wider}")
 
 
 @dataclass(slots=True)
@@ -230,7 +231,8 @@ class Running:
         ids = torch.tensor(self.newest, device=self.step.device).view(-1, 1)
         scores, log_z, self.state, attention = self.step(ids, self.state)
         shape = len(self.sentences), self.method.width
-        self._cover(attention)
+        if attention is not None:
+            self._cover(attention)
         running = [sentence for sentence in self.sentences if not sentence.done]
         self.method.choose(self.sentences, self._words(scores.view(*shape, -1), log_z.view(shape)))
         for sentence in self.sentences:
@@ -238,11 +240,10 @@ class Running:
         self._move()
         return [sentence for sentence in running if sentence.done]
 
-    def _cover(self, attention: Tensor | None) -> None:
+    def _cover(self, attention: Tensor) -> None:
         """Add up where the hypotheses looked, for rules that want to know."""
         for number, sentence in enumerate(self.sentences):
             if sentence.watched and not sentence.done:
-                assert attention is not None, "a rule wants attention, but the step gives none"
                 for each, looked in zip(sentence.open, attention[number * len(sentence.open) :], strict=False):
                     now = looked[: len(sentence.job.source)]
                     each.coverage = now if each.coverage is None else each.coverage + now
@@ -254,9 +255,9 @@ class Running:
         if any(sentence.job.rules for sentence in self.sentences):
             chosen, shift = scores.clone(), log_z.clone()
         for number, sentence in enumerate(self.sentences):
-            if sentence.done:
-                continue
             room = sentence.job.limit - sentence.steps
+            if sentence.done or not (sentence.job.rules or room == 0):
+                continue
             if sentence.job.rules:
                 chosen[number] -= log_z[number, :, None]
                 shift[number] = 0

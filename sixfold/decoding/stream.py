@@ -72,14 +72,17 @@ class Stream:
 
     def _answer(self, jobs: Iterable[Job]) -> Iterator[Translation]:
         """Until there is no job left. Who can't be answered is named, after all before it are answered."""
-        try:
-            for found in self.task.search(jobs):
-                self._order.put(*found)
-                yield from self._ready()
-        except Impossible as error:
-            number = error.job.tag.number
-            self._stop(number, ValueError(f"line {number}: {error}"))
-            yield from self._answer(self._order.unanswered())
+        left: Iterable[Job] | None = jobs
+        while left is not None:
+            try:
+                for found in self.task.search(left):
+                    self._order.put(*found)
+                    yield from self._ready()
+                left = None
+            except Impossible as error:
+                number = error.job.tag.number
+                self._stop(number, ValueError(f"line {number}: {error}"))
+                left = self._order.unanswered()
         yield from self._ready()
 
     def _ready(self) -> Iterator[Translation]:
