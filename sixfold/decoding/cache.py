@@ -172,11 +172,12 @@ class Cache:
         places = torch.tensor([*free, *range(here, here + there - len(free))], device=self.lengths.device)
         rows = (places[:, None] * self.width + torch.arange(self.width, device=places.device)).flatten()
         total = here + there - len(free)
+        in_use = self._slots_in_use(), other._slots_in_use()
         if self._paths is not None or other._paths is not None:
             ours, theirs = (each._paths or Paths.straight(each.lengths) for each in (self, other))
             self._paths = ours.join(theirs, places, total)
-        _put(self._growing, other._growing, rows, total * self.width, _most(other.lengths))
-        _put(self._shared, other._shared, places, total, other._slots_in_use())
+        _put(self._growing, other._growing, rows, total * self.width, (_most(self.lengths), _most(other.lengths)))
+        _put(self._shared, other._shared, places, total, in_use)
         self.lengths = _placed(self.lengths, other.lengths, rows, total * self.width)
         self.memory = _join_memories(self.memory, other.memory, places, total)
         for room in chain.from_iterable(self._kept.values()):
@@ -215,8 +216,8 @@ class Paths:
         return Paths(self.used[sentences], self.seen[sentences[:, None], places])
 
     def join(self, other: Paths, places: Tensor, total: int) -> Paths:
-        used, slots = _placed(self.used, other.used, places, total), max(self.seen.shape[-1], other.seen.shape[-1])
-        ours, theirs = (_longer(each.seen, slots) for each in (self, other))
+        used, slots = _placed(self.used, other.used, places, total), max(_most(self.used), _most(other.used))
+        ours, theirs = (_longer(each.seen[..., :slots], slots) for each in (self, other))
         return Paths(used, _placed(ours, theirs, places, total))
 
     def go_on(self, number: Tensor, real: Tensor | None) -> tuple[Slots, Tensor]:
@@ -266,14 +267,14 @@ def _selected(rooms: Rooms, rows: Tensor, slots: int) -> Rooms:
     return {key: tuple(room.select(rows, slots) for room in several) for key, several in rooms.items()}
 
 
-def _put(ours: Rooms, theirs: Rooms, rows: Tensor, total: int, slots: int) -> None:
+def _put(ours: Rooms, theirs: Rooms, rows: Tensor, total: int, in_use: tuple[int, int]) -> None:
     """Put their states in these rows of ours, of which there are so many then. (Who has none yet, needs nothing.)"""
     for key, several in theirs.items():
         if key not in ours:
-            ours[key] = tuple(Room(room.states, total, slots) for room in several)
+            ours[key] = tuple(Room(room.states, total, in_use[1]) for room in several)
         for room, new in zip(ours[key], several, strict=True):
-            room.reach(total, slots)
-            room.put(rows, new.view(len(rows), slots))
+            room.reach(total, max(in_use))
+            room.put(rows, new.view(len(rows), in_use[1]))
 
 
 def _placed(a: Tensor, b: Tensor, places: Tensor, total: int) -> Tensor:
@@ -317,7 +318,7 @@ def _join_memories(a: Memory | None, b: Memory | None, places: Tensor, total: in
     """The sentences of both, those of b in these places."""
     if a is None or b is None:
         return None
-    a, b = (m if m.real is not None else m._replace(real=_all_real(m)) for m in (a, b))
+    a, b = (m if m.real is not None else m._replace(real=_all_real(m)) for m in (_without(a, places), b))
     length = max(m.states[0].shape[1] for m in (a, b))
     theirs: dict[int, Any] = {id(s): t for s, t in zip((*a.states, a.real), (*b.states, b.real), strict=True)}
 
@@ -325,6 +326,13 @@ def _join_memories(a: Memory | None, b: Memory | None, places: Tensor, total: in
         return _placed(_filled(ours, length), _filled(theirs[id(ours)], length), places, total)
 
     return _trimmed(_each_once(a, join))
+
+
+def _without(memory: Memory, places: Tensor) -> Memory:
+    """As long as the longest of those that stay: who leaves these places may have been longer than all others."""
+    real = (_all_real(memory) if memory.real is None else memory.real).clone()
+    real[places[places < len(real)]] = False
+    return _trimmed(memory._replace(real=real))
 
 
 def _all_real(memory: Memory) -> Tensor:

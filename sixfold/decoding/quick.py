@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sixfold.call import Call
+from sixfold.call import PAD, Call
 from sixfold.decoding.cache import Cache
 from sixfold.decoding.step import ModelStep, Step, next_words
 from sixfold.entry import begin
@@ -86,7 +86,7 @@ class QuickStep(ModelStep):
         self._hidden: tuple[Any, int, Tensor | None] = (None, 0, None)  # of which memory, for how many, what
 
     def __call__(self, ids: Tensor, state: Cache) -> Step:
-        if ids.shape[1] != 1 or torch.is_grad_enabled():
+        if ids.shape[1] != 1 or torch.is_grad_enabled() or bool((ids == PAD).any()):
             return super().__call__(ids, state)
         x, call = self._begin(ids, state)
         seen, real = self._sights(call, state)
@@ -100,7 +100,7 @@ class QuickStep(ModelStep):
 
     def _begin(self, ids: Tensor, state: Cache) -> tuple[Tensor, Call]:
         """The input of the first layer (B, D), and the call for parts that are called as they are."""
-        real = torch.ones_like(ids, dtype=torch.bool)  # nobody says PAD
+        real = torch.ones_like(ids, dtype=torch.bool)
         call = begin(ids, real, causal=True, cache=state, limit=self.model.limits.get("decoder"), memory=state.memory)
         table, position = self.model._table["target"], self.model.decoder_input.position
         if type(table).forward is not TokenEmbedding.forward or type(position) is not Sinusoid:

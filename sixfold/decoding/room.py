@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 SPARE = 16  # slots that are made ahead
+MUCH = 4  # times as much room as is needed is too much
 MORE = 1.25  # times as many rows or slots are made ahead, where some are added
 
 
@@ -43,15 +44,20 @@ class Room:
         return self.states[:rows].narrow(-2, 0, slots)
 
     def reach(self, rows: int, slots: int) -> None:
-        """Have so many rows and slots, that may be written to."""
-        old = self.states
-        more_rows, more_slots = rows > len(old), slots > old.shape[-2]
-        if not more_rows and not more_slots and not _kept(old):
+        """Have so many rows and slots, that may be written to; no more than these are in use.
+
+        Where there is far more room than that, it is given back: what one long text needed is not kept for all.
+        """
+        old, (had_rows, had_slots) = self.states, (len(self.states), self.states.shape[-2])
+        more_rows, more_slots = rows > had_rows, slots > had_slots
+        too_large = had_rows * had_slots > MUCH * (rows + SPARE) * (slots + SPARE)
+        if not more_rows and not more_slots and not too_large and not _kept(old):
             return
-        rows = int(MORE * rows) if more_rows else len(old)
-        slots = max(slots + SPARE, int(MORE * slots)) if more_slots else old.shape[-2]
+        kept_rows, kept_slots = min(rows, had_rows), min(slots, had_slots)
+        rows = int(MORE * rows) if more_rows else rows
+        slots = max(slots + SPARE, int(MORE * slots)) if more_slots or too_large else slots
         self.states = old.new_zeros(rows, *old.shape[1:-2], slots, old.shape[-1])
-        self.view(len(old), old.shape[-2]).copy_(old)
+        self.view(kept_rows, kept_slots).copy_(old[:kept_rows].narrow(-2, 0, kept_slots))
 
     def put(self, rows: Tensor, states: Tensor) -> None:
         """Other states for these rows; beyond their slots, all stays as it was."""

@@ -62,7 +62,8 @@ class Speech:
     def _make_step(self, stop: Callable[[], bool] | None) -> StepFunction:
         watching = self.decoding.coverage_penalty > 0 and self.decoding.beam_size > 1
         layers = [watched_layer(model) if watching else None for model in self.models]
-        if watching and None in layers:
+        shortened = any(not getattr(part, "keeps_length", True) for model in self.models for part in model.modules())
+        if watching and (None in layers or shortened):
             raise ValueError(
                 "coverage_penalty needs cross-attention that looks at each source token, and there is none"
             )

@@ -12,7 +12,7 @@ from sixfold.decoding.greedy import Greedy
 from sixfold.decoding.length import Length
 from sixfold.decoding.quick import make_step
 from sixfold.decoding.sample import Sample
-from sixfold.decoding.search import Job, search
+from sixfold.decoding.search import Job, Running, _Waiting, search
 from sixfold.decoding.step import ModelStep, Step
 from tests.decoding.chains import Anew
 from tests.small import MODIFICATIONS, POSITIONS, applies, moved_model, seeded
@@ -121,3 +121,33 @@ def test_in_single_precision_too():
     for method in METHODS:
         whole = found(step, method, range(64), "encoder_decoder")
         assert_same(whole, found(step, method, range(64), "encoder_decoder", 1), range(64), within=1e-4)
+
+
+@pytest.mark.parametrize("method", [Greedy(), Beam(3)], ids=["greedy", "beam"])
+@pytest.mark.parametrize("long_first", [True, False])
+@torch.inference_mode()
+def test_one_long_text_does_not_make_room_for_all(method, long_first):
+    """Room, in tokens, is bounded by the budget, whoever comes before or after whom."""
+    budget, model = 2048, made("encoder_decoder", (), torch.float32)
+    lengths = [300, 300, *[3] * 400] if long_first else [*[3] * 400, 300, 300]
+    jobs = [Job(source=[5] * (length - 1) + [EOS], limit=min(length, 40)) for length in lengths]
+    running, waiting = Running(make_step(model), method, (0, 1)), _Waiting(jobs, budget // method.width)
+    while True:
+        running.admit(waiting.take(running.jobs))
+        running.close_ranks()
+        if not running.sentences:
+            break
+        running.advance()
+        held = running.state._kept
+        (room,) = {each.states.shape[0] * each.states.shape[-2] for several in held.values() for each in several}
+        assert room <= 12 * budget
+
+
+@torch.inference_mode()
+def test_prompts_that_differ_in_length_by_their_padding():
+    model = made("encoder_decoder", ())
+    jobs = [Job(source=[5, 6, EOS], prompt=prompt, limit=3) for prompt in ((BOS,), (BOS, 4))]
+    together = {job.prompt: found for job, found in search(make_step(model), jobs, Greedy())}
+    for job in jobs:
+        ((_, (alone,)),) = search(ModelStep(model), [job], Greedy())
+        assert together[job.prompt][0].log_probs == pytest.approx(alone.log_probs, abs=1e-9)
