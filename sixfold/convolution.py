@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sixfold.call import Call
-from sixfold.decoding.room import Room, Slots
 from sixfold.dropout import Dropout
 from sixfold.initial import normal
 from sixfold.spec import Place, Sizes, Spec
@@ -56,8 +55,9 @@ def lay_out(x: Tensor, call: Call, place: Place, width: int) -> Strip:
         return Strip(F.pad(x, (0, 0, left, right)), x, None)
     if call.cache is None:  # as there: each token in the slot of its position
         count = call.key_positions.shape[1]
-        positions = call.positions.expand(x.shape[:2])
-        slots = Slots.of(positions, call.real, count).lay(Room(x, len(x), count + 1), x)
+        slot_BL = call.positions if call.real is None else torch.where(call.real, call.positions, count)
+        room = x.new_zeros(x.shape[0], count + 1, x.shape[2])
+        slots = room.scatter(1, slot_BL[..., None].expand_as(x), x)[:, :count]
     else:
         (slots,) = call.grow(place, x)
     first = call.positions[:, :1]  # a row's first new token; padding before it stands there, too

@@ -95,7 +95,7 @@ class Slots:
         assert self.slot_RL is not None
         if (parts, room) not in self._places:
             rows, device = len(self.slot_RL), self.slot_RL.device
-            starts = torch.arange(0, rows * parts * room, room, device=device).view(rows, parts, 1)
+            starts = torch.arange(rows * parts, device=device).view(rows, parts, 1) * room
             self._places[parts, room] = (starts + self.slot_RL[:, None]).flatten()
         return self._places[parts, room]
 
