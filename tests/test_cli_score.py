@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import torch
 
 import sixfold as package
 from sixfold import BOS, EOS
-from sixfold.cli import main
 from sixfold.run import Run
 from sixfold.scoring.metrics import METRICS
 from sixfold.training.display import Quiet
@@ -18,19 +16,6 @@ from sixfold.training.start import train
 from tests import runs
 from tests.training import tiny
 from tests.training.test_kinds import recipe
-
-
-@pytest.fixture
-def sixfold(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
-
-    def command(*arguments):
-        monkeypatch.setattr(sys, "argv", ["sixfold", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        return left.value.code or 0, *capsys.readouterr()
-
-    return command
 
 
 @pytest.fixture(scope="module")

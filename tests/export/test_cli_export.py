@@ -8,22 +8,8 @@ import sys
 import pytest
 
 import sixfold as package
-from sixfold.cli import main
 from tests import runs
 from tests.export.small_runs import directory
-
-
-@pytest.fixture
-def sixfold(monkeypatch, capsys):
-    """→ exit code, standard output and standard error"""
-
-    def command(*arguments):
-        monkeypatch.setattr(sys, "argv", ["sixfold", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        return left.value.code or 0, *capsys.readouterr()
-
-    return command
 
 
 @pytest.fixture

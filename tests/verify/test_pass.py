@@ -3,12 +3,10 @@
 import json
 import math
 import shutil
-import sys
 from importlib.util import find_spec
 
 import pytest
 
-from sixfold.cli import main
 from sixfold.run import Run
 from sixfold.training.display import Quiet
 from sixfold.training.start import train
@@ -18,19 +16,6 @@ from tests.training.test_kinds import recipe
 from tests.verify.conftest import ALL, ALONE, results, trained_run
 
 NOT_INSTALLED = set() if find_spec("ctranslate2") else {"export"}
-
-
-@pytest.fixture
-def sixfold(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
-
-    def command(*arguments):
-        monkeypatch.setattr(sys, "argv", ["sixfold", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        return left.value.code or 0, *capsys.readouterr()
-
-    return command
 
 
 def everything(folder):
