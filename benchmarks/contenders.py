@@ -3,26 +3,28 @@
 Same for all: layers, widths, heads, vocabulary, one table for source, target and output, relu,
 sinusoidal positions, fused attention without a mask tensor (`is_causal` in the decoder), dropout on the
 embeddings and on the output of each sub-layer and nowhere else, the mean cross-entropy of all target
-tokens, AdamW. What a library cannot be told to do the same way stands in the docstring of its builder.
+tokens, AdamW. What a library cannot be told to do the same way stands in the docstring of its builder, here or in
+sixfold/bench/peers.py.
 """
 
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from yardstick import Yardstick, sinusoid
 
+from sixfold.bench.peers import marian, x_pair
+from sixfold.bench.race import SEED, Contender
 from sixfold.models import Batch, build
 from sixfold.spec import Sizes
 
 WORDS, ROWS, LENGTH = 8000, 64, 32
-FIRST_WORD, BOS, PAD = 3, 1, 0
+FIRST_WORD, BOS = 3, 1
 RATE = 1e-5  # so low that the loss, and with it the arithmetic, stays as it is at the start
-SEED = 1
 
 
 class Case(NamedTuple):
@@ -47,12 +49,6 @@ class Data(NamedTuple):
     source: Tensor  # (ROWS, LENGTH)
     inputs: Tensor  # (ROWS, LENGTH): BOS, then all targets but the last
     targets: Tensor  # (ROWS, LENGTH)
-
-
-class Contender(NamedTuple):
-    name: str
-    step: Callable[[], float]  # one training step → its loss
-    parameters: int
 
 
 def random_data() -> Data:
@@ -112,40 +108,6 @@ def build_yardstick(case: Case, data: Data) -> Contender:
     return contender("yardstick", model, lambda: model(*data))
 
 
-def marian(sizes: Sizes, length: int) -> Any:
-    """Hugging Face's MarianMTModel for at most `length` tokens, with random weights.
-
-    Differs: norms after the residual sum, hence none at the end of a stack; biases in attention;
-    q, k and v as three products; a constant bias added to the logits.
-    """
-    from transformers import MarianConfig, MarianMTModel
-
-    config = MarianConfig(
-        vocab_size=sizes.vocabulary("encoder"),
-        decoder_vocab_size=sizes.vocabulary("decoder"),
-        share_encoder_decoder_embeddings=sizes.joint,
-        d_model=sizes.d_model,
-        encoder_layers=sizes.encoder_layers,
-        decoder_layers=sizes.decoder_layers,
-        encoder_ffn_dim=sizes.d_ff,
-        decoder_ffn_dim=sizes.d_ff,
-        encoder_attention_heads=sizes.heads,
-        decoder_attention_heads=sizes.heads,
-        activation_function="relu",
-        dropout=sizes.dropout,
-        attention_dropout=0.0,
-        activation_dropout=0.0,
-        scale_embedding=True,
-        max_position_embeddings=length,
-        pad_token_id=PAD,
-        decoder_start_token_id=BOS,
-        eos_token_id=2,
-        forced_eos_token_id=2,
-        attn_implementation="sdpa",
-    )
-    return MarianMTModel(config)
-
-
 def build_marian(case: Case, data: Data) -> Contender:
     """See `marian` for in what it differs."""
     model = marian(sizes_of(case), LENGTH)
@@ -157,38 +119,8 @@ def build_marian(case: Case, data: Data) -> Contender:
 
 
 def build_x_transformers(case: Case, data: Data) -> Contender:
-    """x-transformers' Encoder and Decoder, put together as its XTransformer puts them.
-
-    XTransformer itself takes the softmax over a transposed axis, decodes one token that it then drops,
-    and does not tie the output; its `tie_embedding` passes over all logits once more, to scale them. All
-    of this would only cost it time, so the tied output comes in by `to_logits`, and the loss is the usual one.
-
-    Differs: norms without a bias, with the gain as a second operation; q, k and v as three products; q
-    multiplied by 1 before the kernel; embeddings not multiplied by √D; positions computed at each step,
-    with a learned factor. `layer_dropout` is stochastic depth: off.
-    """
-    from x_transformers import Decoder, Encoder, TransformerWrapper
-
-    layers = {
-        "dim": case.width,
-        "depth": case.layers,
-        "heads": case.heads,
-        "attn_dim_head": case.d_head,
-        "attn_flash": True,
-        "attn_dropout": 0.0,
-        "attn_sublayer_dropout": case.dropout,
-        "ff_custom_activation": nn.ReLU(),
-        "ff_dropout": 0.0,
-        "ff_sublayer_dropout": case.dropout,
-        "layer_dropout": 0.0,
-    }
-    rest = {"num_tokens": WORDS, "max_seq_len": LENGTH, "scaled_sinu_pos_emb": True, "emb_dropout": case.dropout}
-    encoder = TransformerWrapper(attn_layers=Encoder(**layers), return_only_embed=True, **rest)
-    output = nn.Linear(case.width, WORDS, bias=False)
-    output.weight = encoder.token_emb.emb.weight
-    decoder = TransformerWrapper(
-        attn_layers=Decoder(cross_attend=True, **layers), token_emb=encoder.token_emb, to_logits=output, **rest
-    )
+    """See `x_pair` and `x_stack` for in what it differs."""
+    encoder, decoder = x_pair(sizes_of(case), LENGTH)
 
     def loss() -> Tensor:
         return cross_entropy(decoder(data.inputs, context=encoder(data.source)), data.targets)

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from contenders import SEED, marian
 from torch import Tensor
-from training_step import OURS, TOLERANCE
+from training_step import TOLERANCE
 
+from sixfold.bench.peers import marian
+from sixfold.bench.race import OURS, SEED
 from sixfold.call import EOS, PAD
 from sixfold.decoding.beam import Beam
 from sixfold.decoding.cache import Cache

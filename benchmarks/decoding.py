@@ -16,10 +16,11 @@ from statistics import median
 from typing import Any
 
 import torch
-from contenders import Contender
 from decoders import HUGGING_FACE, Decoder, Task, Uncached, hugging_face, ours
-from training_step import OURS, RESAMPLES, SEED, Ratio, cores, machine, markdown, numbers, race, ratio
+from training_step import machine, markdown, numbers
 
+from sixfold.bench.race import OURS, RESAMPLES, SEED, Contender, Ratio, race, ratio
+from sixfold.bench.wishes import cores
 from sixfold.call import EOS
 from sixfold.config import Config
 from sixfold.decoding.quick import make_step

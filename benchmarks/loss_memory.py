@@ -9,7 +9,6 @@ that one can see that they do the same.
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -18,11 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sixfold.bench.memory import resident
 from sixfold.call import PAD
 from sixfold.training.loss import chunked_cross_entropy
 
 MEBI = 1 << 20
-_UNIT = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
 
 
 def chunked(x: Tensor, table: Tensor, targets: Tensor) -> Tensor:
@@ -59,7 +58,7 @@ def measure(way: str, words: int, length: int, rows: int, width: int) -> dict[st
 
 def peak() -> float:
     """The most memory that was resident so far, in MiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _UNIT / MEBI
+    return resident(highest=True) / MEBI
 
 
 def main() -> None:

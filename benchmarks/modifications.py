@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from contenders import BOS, FIRST_WORD, SEED, WORDS, Contender, Data, contender
-from training_step import WARM_UP, Ratio, machine, markdown, ratio
+from contenders import BOS, FIRST_WORD, WORDS, Data, contender
+from training_step import WARM_UP, machine, markdown
 
 from sixfold import Batch, Sizes, all_modifications, build
+from sixfold.bench.race import SEED, Contender, Ratio, ratio
 
 SIZES = Sizes(vocab=WORDS, d_model=256, d_ff=1024, heads=4, encoder_layers=3, decoder_layers=3, dropout=0.0)
 # Settings for three layers of width 256; the defaults are the study's, for twelve of 768.

@@ -9,39 +9,23 @@ import argparse
 import gc
 import json
 import math
-import os
-import platform
-import shlex
 import statistics
 import sys
-import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
-from contenders import BUILDERS, CASES, LENGTH, ROWS, SEED, WORDS, Case, Contender, build_all
+from contenders import BUILDERS, CASES, LENGTH, ROWS, WORDS, Case, build_all
 
-OURS = "sixfold"
+from sixfold.bench.machine import machine as described
+from sixfold.bench.race import OURS, RESAMPLES, SEED, Contender, Ratio, race, ratio
+from sixfold.bench.wishes import cores
+
 GOAL = 0.97  # what the lower end of the interval against the fastest must reach
 WARM_UP = 2  # steps
-RESAMPLES = 10_000
 TOLERANCE = 0.03  # of the parameter counts
 STEPS = {"d128": 3, "d256": 3, "d512": 1}  # of which a timing is the median
-
-
-class Ratio(NamedTuple):
-    """A contender's time / sixfold's: above 1, sixfold is faster. Over rounds."""
-
-    median: float
-    low: float  # the interval that holds 95 % of the medians of resampled rounds
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.median:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
 def main() -> None:
@@ -91,31 +75,6 @@ def run(name: str, case: Case, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def race(
-    contenders: Sequence[Contender], rounds: int, steps: int, losses: dict[str, list[float]]
-) -> dict[str, list[float]]:
-    """Seconds for a step, by contender and round.
-
-    Who begins changes every round and the direction too, so that nobody always runs after the same one.
-    """
-    times: dict[str, list[float]] = {c.name: [] for c in contenders}
-    gc.disable()
-    for r in range(rounds):
-        start = r % len(contenders)
-        order = [*contenders[start:], *contenders[:start]]
-        for contender in order if r % 2 == 0 else reversed(order):
-            seconds = []
-            for _ in range(steps):
-                begin = time.perf_counter()
-                loss = contender.step()
-                seconds.append(time.perf_counter() - begin)
-                losses[contender.name].append(loss)
-            times[contender.name].append(statistics.median(seconds))
-        gc.collect()
-    gc.enable()
-    return times
-
-
 def result(contender: Contender, times: dict[str, list[float]], losses: list[float]) -> dict[str, Any]:
     """What is reported of one contender in one case."""
     seconds = statistics.median(times[contender.name])
@@ -128,14 +87,6 @@ def result(contender: Contender, times: dict[str, list[float]], losses: list[flo
         "last_loss": losses[-1],
         "seconds_by_round": times[contender.name],
     }
-
-
-def ratio(theirs: Sequence[float], ours: Sequence[float]) -> Ratio:
-    """The median over rounds, and its interval by bootstrap over rounds."""
-    ratios = np.asarray(theirs) / np.asarray(ours)
-    picks = np.random.default_rng(SEED).integers(len(ratios), size=(RESAMPLES, len(ratios)))
-    low, high = np.percentile(np.median(ratios[picks], axis=1), [2.5, 97.5])
-    return Ratio(float(np.median(ratios)), float(low), float(high))
 
 
 # How it is told -----------------------------------------------------------------------------------------
@@ -182,18 +133,7 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def machine() -> dict[str, Any]:
-    return {
-        "cpu": cpu_model(),
-        "simd": torch.backends.cpu.get_cpu_capability(),
-        "cores": cores(),
-        "threads": torch.get_num_threads(),
-        "allocator": allocator(),
-        "load at the start": [round(v, 2) for v in os.getloadavg()],
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "sixfold", "transformers", "x-transformers")},
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
-    }
+    return described(f"python benchmarks/{Path(sys.argv[0]).name}")
 
 
 def method(options: argparse.Namespace) -> dict[str, Any]:
@@ -205,32 +145,6 @@ def method(options: argparse.Namespace) -> dict[str, Any]:
         "goal": GOAL,
         "dtype": "float32",
     }
-
-
-def cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
-def cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-
-
-def allocator() -> str:
-    """What the environment says of it: whether large blocks are kept or given back matters much, see README.md."""
-    names = [n for n in os.environ if n.startswith("MALLOC_")] + ["GLIBC_TUNABLES"]
-    said = [f"{n}={os.environ[n]}" for n in sorted(names) if n in os.environ]
-    loaded = [Path(p).name for p in os.environ.get("LD_PRELOAD", "").replace(":", " ").split()]
-    return " ".join(said + loaded) or "the system's, as it is"
-
-
-def version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def parse() -> argparse.Namespace:

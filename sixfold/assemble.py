@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from sixfold.initial import Undrawn
 from sixfold.registry import Chosen, changed_slots, choose, find
 from sixfold.spec import SLOTS, Sizes, Spec
 from sixfold.transformer import Position
@@ -53,7 +54,7 @@ def assemble(sizes: Sizes, modifications: Iterable[Any], model: type[nn.Module])
     chosen = tuple(choose(wish) for wish in _wishes(modifications))
     spec, owner = _apply(Spec(sizes=sizes), chosen)
     recording = _Recording(spec)
-    with torch.device("meta"):
+    with torch.device("meta"), Undrawn():
         built = model(recording)
     _all_read(spec, owner, recording.reads, model)
     _positions_act(built, owner)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -61,8 +60,7 @@ class Call:
         if self.cache is None or position.fills("bias") or position.fills("values"):
             k, v = self.grow(place, k, v)
             return k, v, self.sight
-        both, seen = self.cache.share((self.depth, place.name), torch.cat([k, v], -1))  # side by side: written at once
-        k, v = both.chunk(2, -1)
+        (k, v), seen = self.cache.share((self.depth, place.name), (k, v))
         return k, v, self.sight if seen is None else self.sight._replace(mask=seen, causal=False)
 
     def keep(self, place: Place, make: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:

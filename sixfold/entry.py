@@ -116,11 +116,12 @@ def begin(
         sight = Sight.among(real, causal=causal)
     else:
         positions, keys, sight = _go_on(ids, real, cache)
-        cache.begin(positions, real, keys.shape[1])
     if limit is not None and not torch.compiler.is_compiling():
         last = keys.shape[1] if ids.is_meta else int(keys.max()) + 1
         if last > limit:
             raise ValueError(f"{last} positions, but this model has learned only {limit}; shorten the text")
+    if cache is not None:  # only now: who is refused leaves it as it was
+        cache.begin(positions, real, keys.shape[1])
     return Call(positions=positions, key_positions=keys, sight=sight, causal=causal, real=real, cache=cache, **rest)
 
 

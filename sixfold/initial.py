@@ -6,7 +6,32 @@ was just read shows through the few layers, and its own row of the table answers
 
 from __future__ import annotations
 
-from torch import nn
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+
+class Undrawn(TorchFunctionMode):
+    """Weights on the meta device hold no numbers, and get none.
+
+    To draw them there, torch would import its compiler first, which takes a second.
+    """
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(function, "__module__", None) == "torch.nn.init":
+            tensor: Tensor = kwargs["tensor"] if "tensor" in kwargs else args[0]
+            if tensor.is_meta:
+                return tensor
+        return function(*args, **kwargs)
 
 
 def normal(linear: nn.Linear) -> nn.Linear:

@@ -15,6 +15,8 @@ Letters: R rows, I inputs, O outputs.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -25,6 +27,7 @@ from sixfold.models import Model
 from sixfold.transformer import Attention, CrossAttention, TokenEmbedding
 
 _LEAST = 1e-30  # a row of zeros has a scale, too
+_MANY = 1 << 17  # results, from which on it is worth the trouble to have them scaled by the product itself
 
 _made: WeakKeyDictionary[Model, tuple[tuple[int, ...], Model]] = WeakKeyDictionary()
 
@@ -34,18 +37,38 @@ class Matrix:
 
     def __init__(self, weight: Tensor):
         exact = weight.detach().float()
-        self.scale = exact.abs().amax(1).clamp_min(_LEAST) / 127  # (O,)
-        self.whole = (exact / self.scale[:, None]).round().to(torch.int8).t()  # (I, O)
+        scale = exact.abs().amax(1).clamp_min(_LEAST) / 127  # (O,)
+        self.whole = (exact / scale[:, None]).round().to(torch.int8).t()  # (I, O)
+        self.scale = scale / 127  # and that of the largest number of a row, which stands for 127
 
     def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """(…, I) → (…, O), in single precision"""
         rows = x.reshape(-1, x.shape[-1]).float()
-        scale = rows.abs().amax(1, keepdim=True).clamp_min_(_LEAST).mul_(1 / 127)
-        sums = torch._int_mm((rows / scale).round_().to(torch.int8), self.whole)
-        y = (sums * scale).mul_(self.scale)
-        if bias is not None:
-            y += bias
+        largest = torch.maximum(rows.amax(1, keepdim=True), rows.amin(1, keepdim=True).neg_()).clamp_min_(_LEAST)
+        y = self._scaled_sums((rows * (127 / largest)).round_().to(torch.int8))
+        y = y.mul_(largest) if bias is None else torch.addcmul(bias, y, largest)
         return y.view(*x.shape[:-1], -1)
+
+    def _scaled_sums(self, rows: Tensor) -> Tensor:
+        """Whole numbers (R, I) → s · (X W'ᵀ), (R, O): by whichever way is faster, with the same result."""
+        if self._packed is not None and len(rows) * self.whole.shape[1] >= _MANY:
+            shifted = rows.view(torch.uint8).bitwise_xor_(128)  # from 0 to 255, and 128 stands for 0
+            none = torch.ops.onednn.qlinear_pointwise
+            return none(
+                shifted, 1.0, 128, self._packed, self.scale, self._zeros, None, 1.0, 0, torch.float32, "none", [], ""
+            )
+        return torch._int_mm(rows, self.whole).float().mul_(self.scale)
+
+    @cached_property
+    def _packed(self) -> Tensor | None:
+        """The weights as the engine wants them that multiplies, scales and converts at once; None where it is not."""
+        if "onednn" not in torch.backends.quantized.supported_engines:
+            return None
+        return torch.ops.onednn.qlinear_prepack(self.whole.t().contiguous(), None)
+
+    @cached_property
+    def _zeros(self) -> Tensor:
+        return torch.zeros(self.whole.shape[1], dtype=torch.long)
 
 
 class Int8Linear(nn.Linear):
@@ -60,6 +83,10 @@ class Int8Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.matrix(x, self.bias).to(self.result)
+
+    def giving(self, result: torch.dtype) -> Callable[[Tensor], Tensor]:
+        """The same map, with results in another precision."""
+        return lambda x: self.matrix(x, self.bias).to(result)
 
 
 class Int8Table(TokenEmbedding):

@@ -8,7 +8,8 @@ Letters: S source rows, n source length, B target rows, L target length, D model
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -30,7 +31,7 @@ from sixfold.entry import (
     check_targets,
     finish,
 )
-from sixfold.initial import normal
+from sixfold.initial import Undrawn, normal
 from sixfold.registry import did_you_mean
 from sixfold.spec import Group, Place, Sizes, Spec
 from sixfold.tap import Tap
@@ -329,9 +330,23 @@ def build(
     with (
         torch.random.fork_rng(range(torch.cuda.device_count()), enabled=seed is not None),
         torch.device(device or torch.get_default_device()),
+        Undrawn(),
     ):
         if seed is not None:
             torch.manual_seed(seed)
         built = MODELS[model](assembly.spec)
     built.assembly = assembly
     return built
+
+
+@contextmanager
+def evaluating(*models: nn.Module) -> Iterator[None]:
+    """Put models in evaluation mode, and each of their parts back as it was."""
+    modes = {part: part.training for model in models for part in model.modules()}
+    for model in models:
+        model.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes.items():
+            part.training = mode

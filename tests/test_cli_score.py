@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,60 @@ def test_likelihood(sixfold, tmp_path):
     assert [each["log_prob"] for each in json.loads(out)["each"]] == pytest.approx(
         [by_hand(lm, None, text)[0] for _, text in texts], abs=1e-3
     )
+
+
+def test_what_is_to_be_known_of_a_likelihood_is_said(sixfold, tmp_path):
+    run = runs.translating(tmp_path / "run")
+    Path("source").write_text("a\nb\nc\n")
+    Path("target").write_text("A B\nA Z\nZ Z C\n")
+    given = ("score", run, "--source-file", "source", "--target-file", "target", "--likelihood")
+    code, out, err = sixfold(*given)
+    assert (code, len(out.splitlines())) == (0, 3)
+    assert err.splitlines()[:2] == [
+        "line 2: 1 of 2 tokens are not in the vocabulary and were scored as unknown",
+        "line 3: 2 of 3 tokens are not in the vocabulary and were scored as unknown",
+    ]
+    code, whole, err_of_json = sixfold(*given, "--json")
+    found = json.loads(whole)
+    rows = [[each[key] for key in ("log_prob", "tokens", "perplexity")] for each in found["each"]]
+    assert (code, [[round(value, 6) for value in row] for row in rows]) == (
+        0,
+        [[*map(float, line.split("\t"))] for line in out.splitlines()],
+    )
+    assert (found["texts"], found["texts_with_unknown_tokens"]) == (3, 2)
+    assert [each.get("note", "") != "" for each in found["each"]] == [False, True, True]
+    assert err_of_json.splitlines() == err.splitlines()[:2]
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_texts_are_read_and_answered_in_windows(sixfold, tmp_path, monkeypatch, form):
+    """What comes after the second window can't keep it from being answered: it has not been read yet."""
+    monkeypatch.setattr("sixfold.scoring.likelihood._WINDOW", 2)
+    lm, run = runs.writing(tmp_path / "lm"), runs.translating(tmp_path / "run")
+    Path("target").write_bytes(b"A\nB\nC\nD\nE\n\xff\n")
+    code, out, err = sixfold("score", lm, "--target-file", "target", "--likelihood", *form)
+    assert (code, out.count("log_prob" if form else "\n")) == (2, 4)
+    assert "target, line 6: byte 0xff" in err
+    pipes = []
+    for data in (b"a\n" * 5, b"A\n" * 7):
+        reading, writing = os.pipe()
+        os.write(writing, data)
+        os.close(writing)
+        pipes.append(f"/dev/fd/{reading}")
+    code, out, err = sixfold("score", run, "--source-file", pipes[0], "--target-file", pipes[1], "--likelihood", *form)
+    assert (code, out.count("log_prob" if form else "\n")) == (2, 4)
+    assert "has 5 lines, but" in err
+    assert "has 7: line for line" in err
+
+
+def test_files_of_different_length_are_found_before_the_first_text_is_scored(sixfold, tmp_path, monkeypatch):
+    monkeypatch.setattr("sixfold.scoring.likelihood._WINDOW", 2)
+    run = runs.translating(tmp_path / "run")
+    Path("source").write_text("a\n" * 5)
+    Path("target").write_text("A\n" * 7)
+    code, out, err = sixfold("score", run, "--source-file", "source", "--target-file", "target", "--likelihood")
+    assert (code, out) == (2, "")
+    assert "source has 5 lines, but target has 7" in err
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pytest
 
 import sixfold as package
 from sixfold.cli import main
+from sixfold.decoding import workers
 from tests import runs
 
 
@@ -217,6 +218,7 @@ def test_the_help_prints_the_length_formula(sixfold):
         (["generate", "RUN"], "is a model of kind encoder_decoder: use `sixfold translate`"),
         (["generate", "LM", "here.txt", "--prompt", "x"], "--prompt or FILE, not both"),
         (["translate", "RUN", "--terms", "none.txt", "here.txt"], "there is no file 'none.txt'"),
+        (["generate", "LM", "--prompt", "x", "--workers", "2"], "--workers can't be given with --prompt"),
     ],
 )
 def test_a_mistake_gets_one_sentence(sixfold, run, lm, arguments, words):
@@ -226,6 +228,30 @@ def test_a_mistake_gets_one_sentence(sixfold, run, lm, arguments, words):
     assert words in err.splitlines()[-1]
     assert err.splitlines()[-1].startswith("sixfold: ")
     assert Path("here.txt").read_text() == "a\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--term", ""], "--term: terms must not be empty, got ['']"),
+        (["--term", "D", "--term", " "], "--term: terms must not be empty, got ['D', ' ']"),
+        (["--term", "dog"], "--term: the term 'dog' has words that the vocabulary does not have"),
+        (["--term", "D", "--forbidden_words", "[D]"], "--term: the term 'D' can't be said: it is against another rule"),
+        (["--term", "D E F", "--max_length", "2"], "--term: the terms 'D E F' need 3 tokens, but at most 2"),
+        (["--forbidden_words", "['']"], "forbidden words must not be empty, got ['']"),
+        (["--term", "D", "--forbidden_words", "['']"], "forbidden words must not be empty, got ['']"),
+    ],
+)
+@pytest.mark.parametrize("number", [0, 2])
+def test_what_is_wrong_for_all_lines_is_not_blamed_on_the_first(sixfold, run, options, words, number):
+    Path("out.txt").write_text("keep me\n")
+    Path("in.txt").write_bytes(b"\xff\n")  # whoever reads this says so
+    code, out, err = sixfold("translate", run, "in.txt", "--out", "out.txt", "--workers", number, *options)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert err.startswith(f"sixfold: {words}")
+    assert Path("out.txt").read_text() == "keep me\n"
+    code, out, err = sixfold("translate", run, *options, terminal=True)
+    assert (code, out, err.startswith(f"sixfold: {words}")) == (2, "", True)  # before the first is asked for
 
 
 def test_generate_streams_what_it_writes(sixfold, lm):
@@ -255,6 +281,18 @@ def test_generate_of_many_prompts(sixfold, lm):
         f"{prompt}{each.text}" for prompt, one in zip(("the", "", "how"), found, strict=True) for each in one.n_best
     ]
     assert [each.strip("\n") for each in out.split("----\n")] == [each.strip("\n") for each in whole]
+
+
+def test_prompts_are_shared_among_processes(sixfold, lm, monkeypatch):
+    alone = sixfold("generate", lm, "--n_best", "2", stdin=b"the\n\nhow\n")
+    started, start = [], workers._Worker.__init__
+    monkeypatch.setattr(workers._Worker, "__init__", lambda self, hello: started.append(hello) or start(self, hello))
+    shared = sixfold("generate", lm, "--n_best", "2", "--workers", "1", stdin=b"the\n\nhow\n")
+    assert shared[:2] == alone[:2]
+    assert "the model was trained on" not in shared[2]
+    long = sixfold("generate", lm, "--workers", "1", "--max_length", "40", "--min_length", "30", stdin=b"the cat\n")
+    assert "line 1: prompt and output have" in long[2]  # notes come back, too
+    assert len(started) == 2
 
 
 def command(*arguments):

@@ -1,6 +1,8 @@
 """`sixfold.load`: from directories to what translates or writes with them."""
 
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -30,6 +32,18 @@ def test_a_run_translates_as_its_configuration_says(run):
     assert sixfold.load(run, device="cpu", settings={"decoding.max_length": "4"}).decoding.max_length == 4
     made = Translator(sixfold.load_model(run), Tokenizers.load(run), translator.decoding)
     assert translator.translate(LINES, beam_size=2) == made.translate(LINES, beam_size=2)
+
+
+def test_one_process_does_not_wait_for_what_many_need(run):
+    """Nor for torch's compiler, which brings it along: together they are half of the time until the first line."""
+    slow = ("torch._dynamo", "torch.distributed.tensor", "torch.distributed.fsdp")
+    code = (
+        "import sys, sixfold, sixfold.training.start\n"
+        f"sixfold.load({str(run)!r}, device='cpu').translate(['a b'], beam_size=2)\n"
+        f"print([name for name in {slow!r} if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
 
 
 def test_a_language_model_writes_by_sampling(tmp_path):

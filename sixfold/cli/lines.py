@@ -142,6 +142,15 @@ class Progress:
         self.say(f"{how}{self}")
 
 
+def tell(news: str, done: bool = False) -> None:
+    """On a terminal what is being done makes way for how it ended; elsewhere only how it ended is told."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{printable(news)}" + ("\n" if done else ""))
+        sys.stderr.flush()
+    elif done:
+        typer.echo(printable(news), err=True)
+
+
 @contextmanager
 def ending_well() -> Iterator[None]:
     """Ctrl-C and a reader that has enough are ways to end, and no mistakes."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from textwrap import indent
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
@@ -213,39 +215,48 @@ def _report(texts: Texts, metrics: Sequence[Metric], other: File, as_json: bool)
 
 
 def _report_likelihood(scored: _Scored, source: File, target: File, as_json: bool) -> None:
-    """A line for each text on standard output, all together on standard error; with --json both in one object."""
+    """A line for each text on standard output, all together on standard error; with --json both in one object.
+
+    Texts are read as they are needed, and nothing of them is kept.
+    """
     from sixfold.scoring.likelihood import likelihood, perplexity
 
-    pairs = list(_pairs(scored.config, source, target))
-    found: list[Likelihood] = []
-    for each in likelihood(scored.model, scored.tokenizers, pairs, scored.config.decoding.batch_tokens):
-        found.append(each)
-        if not as_json:
-            typer.echo(f"{each.log_prob:.6f}\t{each.tokens}\t{each.perplexity:.6f}")
-    total = perplexity(found).json()
+    pairs, progress = _pairs(scored.config, source, target), Progress("texts", show=not sys.stdout.isatty())
+    found = likelihood(scored.model, scored.tokenizers, pairs, scored.config.decoding.batch_tokens)
+    total = perplexity(_told(found, progress, as_json)).json()
     if as_json:
-        print_json({**total, "each": [each.json() for each in found]})
+        typer.echo("\n  ],\n" + json.dumps(total, indent=2).removeprefix("{\n"))
         return
     sys.stdout.flush()
     for name, value in total.items():
-        typer.echo(f"{name} {_shown(value)}", err=True)
+        progress.say(f"{name} {_shown(value)}")
+
+
+def _told(found: Iterable[Likelihood], progress: Progress, as_json: bool) -> Iterator[Likelihood]:
+    """The same, each printed as it comes; as JSON, in a list "each" that is still open after the last."""
+    for number, each in enumerate(found, 1):
+        if as_json:
+            begin = '{\n  "each": [\n' if number == 1 else ",\n"
+            typer.echo(begin + indent(json.dumps(each.json(), indent=2), "    "), nl=False)
+        else:
+            typer.echo(f"{each.log_prob:.6f}\t{each.tokens}\t{each.perplexity:.6f}")
+        progress.count(each.tokens)
+        if each.note:
+            progress.say(f"line {number:,}: {each.note}")
+        yield each
 
 
 def _pairs(config: Config, source: File, target: File) -> Iterator[tuple[str | None, str]]:
-    from sixfold.scoring.report import check_counts, read_texts
+    from sixfold.scoring.report import stream_pairs, stream_texts
 
     if target is None:
         raise ValueError("whose likelihood? Give --target-file")
-    targets = read_texts(target)
     if config.model.kind != "encoder_decoder":
         not_with("a language model, which reads no source", {"--source-file"} if source else set())
-        yield from ((None, text) for text in targets)
-        return
+        return ((None, text) for text in stream_texts(target))
     if source is None:
         raise ValueError("given what? Give --source-file, the source of each line of --target-file")
-    sources = read_texts(source)
-    check_counts({source: len(sources), target: len(targets)})
-    yield from zip(sources, targets, strict=True)
+    return stream_pairs(source, target)
 
 
 def _report_facts(facts: dict[str, Any], as_json: bool) -> None:

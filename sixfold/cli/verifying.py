@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ import typer
 from rich.text import Text
 
 from sixfold.cli.app import app
-from sixfold.cli.lines import ending_well
+from sixfold.cli.lines import ending_well, tell
 from sixfold.cli.options import AsJson, Device, Import, print_json
 from sixfold.terminal import console, printable, table
 
@@ -58,22 +57,13 @@ def verify(
         chosen, found = choose(only or ()), list["Finding"]()
         each = look(run, only=only or (), device=device, imports=imports or ())
         for number, equality in enumerate(chosen, 1):
-            _tell(f"{number}/{len(chosen)}  {equality.name} …")
+            tell(f"{number}/{len(chosen)}  {equality.name} …")
             found.append(next(each))
-            _tell(f"{number}/{len(chosen)}  {equality.name}: {found[-1].result}, {found[-1].seconds:.1f} s", done=True)
+            tell(f"{number}/{len(chosen)}  {equality.name}: {found[-1].result}, {found[-1].seconds:.1f} s", done=True)
         each.close()
         _report(run, found, as_json)
     if any(finding.result == "fail" for finding in found):
         raise typer.Exit(1)
-
-
-def _tell(news: str, done: bool = False) -> None:
-    """On a terminal what is being done makes way for how it ended."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{printable(news)}" + ("\n" if done else ""))
-        sys.stderr.flush()
-    elif done:
-        typer.echo(printable(news), err=True)
 
 
 def _report(run: Path, found: Sequence[Finding], as_json: bool) -> None:

@@ -22,7 +22,7 @@ from sixfold.cli.lines import (
     read_beside,
     read_lines,
 )
-from sixfold.cli.options import Device, Import, Sectioned, configured
+from sixfold.cli.options import Device, Import, Sectioned, configured, not_with
 
 if TYPE_CHECKING:
     from sixfold.decoding.translation import Line, Translation
@@ -38,6 +38,7 @@ With = Annotated[
 ]
 FormatOption = Annotated[Format, typer.Option("--format", help="Text, or a JSON object for each line.")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write here, in place of standard output.")]
+Workers = Annotated[int, typer.Option("--workers", min=0, help="Processes that share the work [0: this one]")]
 Window = Annotated[int, typer.Option("--window", min=1, help="How many lines are sorted by length together.")]
 
 
@@ -62,7 +63,7 @@ def translate(
         Path | None, typer.Option("--prefixes", metavar="FILE", help="For each line how its output must begin.")
     ] = None,
     device: Device = "auto",
-    workers: Annotated[int, typer.Option("--workers", min=0, help="Processes that share the work [0: this one]")] = 0,
+    workers: Workers = 0,
     window: Window = 1024,
     imports: Import = None,
     *,
@@ -78,14 +79,15 @@ def translate(
     with ending_well():
         check_files(out, file, terms, prefixes)
         translator = _load([run, *(members or [])], "translate", device, imports, settings)
+        _check_terms(translator, term or [])
         if file is None and sys.stdin.isatty():
             _prompt(lambda line: _show_translation(translator, line, tuple(term or ())))
             return
         lines = _Lines(read_lines(file), tuple(term or ()), terms, prefixes)
-        rest: dict[str, Any] = {"workers": workers, "window": window, "alignment": form == "jsonl"}
-        with Output(out) as output:
+        found = translator.stream(lines, workers=workers, window=window, alignment=form == "jsonl")
+        with Output(out) as output:  # which is emptied only now that nothing is wrong with the options
             write = _writer_of(output, form, translator.decoding.n_best, translator.tokenizers.target)
-            _write_all(translator.stream(lines, **rest), lines, write, Progress(show=not output.terminal))
+            _write_all(found, lines, write, Progress(show=not output.terminal))
 
 
 @app.command(cls=Sectioned)
@@ -102,6 +104,7 @@ def generate(
     out: Out = None,
     form: FormatOption = "text",
     device: Device = "auto",
+    workers: Workers = 0,
     window: Window = 1024,
     imports: Import = None,
     *,
@@ -115,19 +118,20 @@ def generate(
     with ending_well():
         if prompt is not None and file is not None:
             raise ValueError("give --prompt or FILE, not both")
+        not_with("--prompt, which is one text", {"--workers"} if prompt is not None and workers else set())
         check_files(out, file)
         writer = _load([run, *(members or [])], "generate", device, imports, settings)
         if prompt is None and file is None and sys.stdin.isatty():
             prompt = ""
-        with Output(out) as output:
-            one = writer.decoding.n_best == 1 and writer.decoding.beam_size == 1 and form == "text"
-            if prompt is not None and one:
+        if prompt is not None and writer.decoding.n_best == writer.decoding.beam_size == 1 and form == "text":
+            with Output(out) as output:
                 _stream(writer, prompt, output)
-                return
-            lines = _Lines(read_lines(file) if prompt is None else iter([prompt]))
+            return
+        lines = _Lines(read_lines(file) if prompt is None else iter([prompt]))
+        found = writer.stream_many(lines, workers=workers, window=window)
+        with Output(out) as output:
             write = _text_writer(output, form, writer.decoding.n_best, writer.tokenizers.target)
-            progress = Progress("prompts", show=not output.terminal)
-            _write_all(writer.stream_many(lines, window=window), lines, write, progress)
+            _write_all(found, lines, write, Progress("prompts", show=not output.terminal))
 
 
 def _load(runs: list[Path], verb: str, device: str, imports: list[Path] | None, settings: dict[str, str]) -> Any:
@@ -140,6 +144,15 @@ def _load(runs: list[Path], verb: str, device: str, imports: list[Path] | None, 
     if verbs[kind] != verb:
         raise ValueError(f"{runs[0]} is a model of kind {kind}: use `sixfold {verbs[kind]}`")
     return loaded
+
+
+def _check_terms(translator: Translator, terms: list[str]) -> None:
+    """A mistake in an option is none of the first line."""
+    translator.check_terms([])  # what is wrong without them is not their fault
+    try:
+        translator.check_terms(terms)
+    except ValueError as error:
+        raise ValueError(f"--term: {error}") from None
 
 
 @dataclass

@@ -128,7 +128,7 @@ class Beam:
             for end in (candidate for candidate in bank[:size] if candidate.word == EOS):
                 self._found(sentence, group, end)
             going.append([candidate for candidate in bank if candidate.word != EOS])
-        fair = islice(_in_turn(going), size)
+        fair = islice(_fairly(going, size), size)
         opens = [sentence.open[c.place].say(c.word, c.log_p, c.rank, c.place) for c in fair]
         return opens + [empty(place) for place in group.places[len(opens) :]]
 
@@ -220,6 +220,18 @@ def _joined(candidates: Iterable[Candidate], others: Iterable[Candidate]) -> lis
     """Both, each once."""
     each = {(candidate.place, candidate.word): candidate for candidate in chain(others, candidates)}
     return sorted(each.values(), key=lambda candidate: -candidate.chosen_by)
+
+
+def _fairly(banks: Sequence[Sequence[Candidate]], places: int) -> Iterable[Candidate]:
+    """The banks in turn; but where they are more than the places, first the best candidate of all.
+
+    Else those furthest with what is demanded would crowd out the model's own way, on which it comes where it belongs.
+    """
+    if len(banks) <= places:
+        return _in_turn(banks)
+    best = max((bank[0] for bank in banks if bank), key=lambda candidate: candidate.chosen_by, default=None)
+    others = [[candidate for candidate in bank if candidate is not best] for bank in banks]
+    return _in_turn(others) if best is None else chain([best], _in_turn(others))
 
 
 def _in_turn(banks: Sequence[Sequence[Candidate]]) -> Iterable[Candidate]:

@@ -33,7 +33,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sixfold.decoding.room import SPARE, Room, Slots
+from sixfold.decoding.room import FINE, SPARE, Grain, Room, Slots
 
 if TYPE_CHECKING:
     from sixfold.transformer import Memory
@@ -90,13 +90,14 @@ class Cache:
         """States of new tokens (B, …, L, ·) → those of all tokens so far (B, …, M, ·)."""
         return self._lay(self._growing, key, new, self._own_slots)
 
-    def share(self, key: Key, new: Tensor) -> tuple[Tensor, Tensor | None]:
+    def share(self, key: Key, new: States, *, grain: Grain = FINE) -> tuple[States, Tensor | None]:
         """Heads of new tokens (B, H, L, ·) → those of all hypotheses of a sentence (S, H, M, ·), and what is seen.
 
-        That is (S, 1, w·L, M), for queries that are folded; None: what the call says.
+        That is (S, 1, w·L, M), for queries that are folded; None: what the call says. With a coarse grain, slots that
+        nobody may see follow upon the M.
         """
-        (states,) = self._lay(self._shared, key, (fold(new, self.sentences),), self._shared_slots)
-        return states, self.sight
+        folded = tuple(fold(states, self.sentences) for states in new)
+        return self._lay(self._shared, key, folded, self._shared_slots, grain), self.sight
 
     def of_own_past(self, key: Key, weights_BHLM: Tensor) -> Tensor:
         """Weights on slots, where they are shared → those on each hypothesis's own tokens, in their order."""
@@ -106,13 +107,16 @@ class Cache:
         order = (~seen_BM).long().argsort(dim=-1, stable=True)[:, : int(seen_BM.sum(-1).max())]
         return weights_BHLM.gather(-1, order[:, None, None].expand(*weights_BHLM.shape[:3], -1))
 
-    def _lay(self, rooms: Rooms, key: Key, new: States, slots: Slots) -> States:
+    def _lay(self, rooms: Rooms, key: Key, new: States, slots: Slots, grain: Grain = FINE) -> States:
         if key not in rooms:
             rooms[key] = tuple(Room(states, len(states), slots.count + 1) for states in new)
-        return tuple(slots.lay(room, states) for room, states in zip(rooms[key], new, strict=True))
+        for room, states in zip(rooms[key], new, strict=True):
+            slots.lay(room, states)
+        shown = grain.whole(slots.count)
+        return tuple(room.view(len(new[0]), shown) for room in rooms[key])
 
-    def keep(self, key: Key, memory_SnD: Tensor, make: Callable[[Tensor], States]) -> States:
-        """States of the sentences (S, …, n, ·), made of the memory, once for each."""
+    def keep(self, key: Key, memory_SnD: Tensor, make: Callable[[Tensor], States], *, grain: Grain = FINE) -> States:
+        """States of the sentences (S, …, n, ·), made of the memory, once for each. `grain`: as in `share`."""
         rows, length = memory_SnD.shape[:2]
         if key not in self._kept:
             self._kept[key] = tuple(map(Room.of, make(memory_SnD)))
@@ -121,7 +125,15 @@ class Cache:
             for room, states in zip(self._kept[key], make(memory_SnD.index_select(0, which)), strict=True):
                 room.reach(rows, length)
                 room.put(which, states)
-        return tuple(room.view(rows, length) for room in self._kept[key])
+        shown = grain.whole(length)
+        return tuple(room.view(rows, shown) for room in self._kept[key])
+
+    def cast(self, precision: torch.dtype) -> None:
+        """Let what attention sums up have this precision, if there is any."""
+        for room in chain.from_iterable(chain(self._shared.values(), self._kept.values())):
+            if room.states.dtype == precision:  # all have the same
+                return
+            room.states = room.states.to(precision)
 
     def select(self, rows: Tensor) -> Cache:
         """The cache that has these hypotheses: rows (S, w), a line per sentence, or (S,) for w = 1.
@@ -326,6 +338,18 @@ def _join_memories(a: Memory | None, b: Memory | None, places: Tensor, total: in
         return _placed(_filled(ours, length), _filled(theirs[id(ours)], length), places, total)
 
     return _trimmed(_each_once(a, join))
+
+
+def together(memories: Sequence[Memory]) -> Memory:
+    """The sentences of several memories, one after the other."""
+    first, length = memories[0], max(memory.states[0].shape[1] for memory in memories)
+    if len(memories) == 1:
+        return first
+    real = [_filled(_all_real(m) if m.real is None else m.real, length) for m in memories]
+    columns = list(zip(*(m.states for m in memories), strict=True))
+    once = {id(states[0]): states for states in columns}  # layers that shared one share it afterwards
+    joined = {key: torch.cat([_filled(s, length) for s in states]) for key, states in once.items()}
+    return _trimmed(first._replace(states=tuple(joined[id(states[0])] for states in columns), real=torch.cat(real)))
 
 
 def _without(memory: Memory, places: Tensor) -> Memory:

@@ -11,6 +11,7 @@ Letters: R rows, L new tokens of each.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,19 +21,37 @@ MUCH = 4  # times as much room as is needed is too much
 MORE = 1.25  # times as many rows or slots are made ahead, where some are added
 
 
+class Grain(NamedTuple):
+    """How many slots are looked at, of which some last ones may be hidden.
+
+    A product sums up by blocks of numbers, and what is left over in another order. With no grain too few, nothing is
+    left over, and sums over slots are the same however many more are hidden.
+    """
+
+    size: int = 1
+    least: int = 0
+
+    def whole(self, slots: int) -> int:
+        return max(self.least, -(-slots // self.size) * self.size)
+
+
+FINE = Grain()
+GRAINS = Grain(8, 16), Grain(8, 32)  # the last one serves all the others: there is room for it
+
+
 class Room:
     """States (rows, …, slots, ·). What was never written is 0: it is multiplied by 0, and needs to be a number."""
 
     def __init__(self, like: Tensor, rows: int, slots: int):
-        self.states = like.new_zeros(rows, *like.shape[1:-2], slots, like.shape[-1])
+        self.states = like.new_zeros(rows, *like.shape[1:-2], GRAINS[-1].whole(slots), like.shape[-1])
 
     @classmethod
     def of(cls, states: Tensor, spare: int = 0, rows: Tensor | None = None) -> Room:
         """Room with these states, or with these rows of them, and a few slots more."""
         room, slots = cls.__new__(cls), states.shape[-2]
         count = len(states) if rows is None else len(rows)
-        room.states = states.new_empty(count, *states.shape[1:-2], slots + spare, states.shape[-1])
-        room.states.narrow(-2, slots, spare).zero_()
+        room.states = states.new_empty(count, *states.shape[1:-2], GRAINS[-1].whole(slots + spare), states.shape[-1])
+        room.states[..., slots:, :] = 0
         used = room.states.narrow(-2, 0, slots)
         if rows is None or torch.is_grad_enabled():
             used.copy_(states if rows is None else states.index_select(0, rows))
@@ -55,13 +74,13 @@ class Room:
             return
         kept_rows, kept_slots = min(rows, had_rows), min(slots, had_slots)
         rows = int(MORE * rows) if more_rows else rows
-        slots = max(slots + SPARE, int(MORE * slots)) if more_slots or too_large else slots
-        self.states = old.new_zeros(rows, *old.shape[1:-2], slots, old.shape[-1])
+        slots = max(slots + SPARE, int(MORE * slots)) if more_slots or too_large else had_slots
+        self.states = old.new_zeros(rows, *old.shape[1:-2], GRAINS[-1].whole(slots), old.shape[-1])
         self.view(kept_rows, kept_slots).copy_(old[:kept_rows].narrow(-2, 0, kept_slots))
 
     def put(self, rows: Tensor, states: Tensor) -> None:
         """Other states for these rows; beyond their slots, all stays as it was."""
-        self.states.narrow(-2, 0, states.shape[-2]).index_copy_(0, rows, states)
+        self.states.narrow(-2, 0, states.shape[-2]).index_copy_(0, rows, states.to(self.states.dtype))
 
     def select(self, rows: Tensor, slots: int) -> Room:
         """The room of these rows."""
@@ -80,15 +99,14 @@ class Slots:
     def of(cls, slot_RL: Tensor, real_RL: Tensor | None, count: int) -> Slots:
         return cls(count, slot_RL=slot_RL if real_RL is None else torch.where(real_RL, slot_RL, count))
 
-    def lay(self, room: Room, new: Tensor) -> Tensor:
-        """Write new tokens (R, …, L, ·). → all, (R, …, count, ·)"""
+    def lay(self, room: Room, new: Tensor) -> None:
+        """Write new tokens (R, …, L, ·)."""
         room.reach(len(new), self.count + 1)
         if self.slot_RL is None:
             room.states[: len(new)].narrow(-2, self.first, new.shape[-2]).copy_(new)
         else:
             places = self._flat(math.prod(new.shape[1:-2]), room.states.shape[-2])
             room.states.view(-1, new.shape[-1]).index_copy_(0, places, new.reshape(-1, new.shape[-1]))
-        return room.view(len(new), self.count)
 
     def _flat(self, parts: int, room: int) -> Tensor:
         """The places of all new tokens (R · parts · L,) among rows × parts × slots: the same for all layers."""

@@ -7,14 +7,19 @@ batch with it makes no difference. What may be drawn is narrowed in this order:
     top_k           the k likeliest words
     top_p           the likeliest words that together have this share of what is left    arXiv 1904.09751
     min_p           words at least so likely as this times the likeliest                 arXiv 2407.01082
+
+The draw is a race: each word arrives after a time that is exponentially distributed with its probability as the rate,
+and the first to arrive is drawn, which it is with just this probability. So a probability that is a little larger
+or smaller, as it is when the same sums are computed in another batch, matters only if two words arrive together; were
+words drawn by where a number falls in the sum of their probabilities, each of them would move all those after it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from random import Random
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,7 +32,11 @@ from sixfold.decoding.search import Job, Open, Sentence, Words
 class _Drawn(Sentence):
     """A sentence with a source of chance for each of its hypotheses."""
 
-    chance: Sequence[Random] = ()
+    chance: Sequence[np.random.Generator] = ()
+
+    def clocks(self, words: int) -> list[np.ndarray]:
+        """For each hypothesis, when each word would arrive if its rate were 1."""
+        return [chance.standard_exponential(words, dtype=np.float32) for chance in self.chance]
 
 
 @dataclass(frozen=True)
@@ -42,22 +51,19 @@ class Sample:
     length: Length = PLAIN
 
     def begin(self, job: Job) -> Sentence:
-        chance = [Random(f"{job.seed} {number}") for number in range(self.width)]
+        chance = [np.random.Generator(np.random.Philox([job.seed, number])) for number in range(self.width)]
         return _Drawn(job, [Open(place=place) for place in range(self.width)], chance=chance)
 
     def choose(self, sentences: Sequence[Sentence], words: Words) -> None:
-        numbers = [[chance.random() for chance in s.chance] for s in sentences if isinstance(s, _Drawn)]
-        uniform = torch.tensor(numbers, dtype=torch.float64, device=words.chosen.device)
-        go_on(sentences, words, self.draw(words.chosen, uniform), self.length)
+        clocks = np.stack([s.clocks(words.chosen.shape[-1]) for s in sentences if isinstance(s, _Drawn)])
+        picked = self.draw(words.chosen, torch.from_numpy(clocks).to(words.chosen.device))
+        go_on(sentences, words, picked, self.length)
 
-    def draw(self, scores: Tensor, uniform: Tensor) -> Tensor:
-        """Scores (…, V) and a number from 0 to 1 for each (…) → a word (…): where the sum of p passes the number."""
+    def draw(self, scores: Tensor, clocks: Tensor) -> Tensor:
+        """Scores (…, V), and when each word would arrive at the rate 1, (…, V) → the word that is first, (…)."""
         p = (scores.double() / self.temperature).softmax(-1).nan_to_num(0.0)  # a row of −∞ is found out by its rank
-        below = self.narrowed(p).cumsum(-1)
-        total = below[..., -1:].contiguous()
-        word = torch.searchsorted(below, uniform[..., None] * total, right=True)
-        last = torch.searchsorted(below, total)  # for a number so near 1 that the product rounds to the sum
-        return torch.minimum(word, last)[..., 0]
+        rate = self.narrowed(p)
+        return torch.where(rate > 0, clocks / rate, torch.inf).argmin(-1)
 
     def narrowed(self, p: Tensor) -> Tensor:
         """p (…, V), with 0 for words that may not be drawn."""

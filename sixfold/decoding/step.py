@@ -11,17 +11,19 @@ Letters: B rows, L new tokens, V words, S sentences, n source length.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from sixfold.call import PAD
-from sixfold.decoding.cache import Cache
+from sixfold.decoding.cache import Cache, together
 from sixfold.models import Model
 from sixfold.tap import Tap
 from sixfold.transformer import SoftmaxHead
+
+PART = 384  # source tokens that a CPU reads at once
 
 
 class State(Protocol):
@@ -74,7 +76,8 @@ class ModelStep:
         """The state before the first step. A decoder alone has no sources: each is empty."""
         if self.model.kind == "decoder_only":
             return Cache(rows=len(sources), device=self.device)
-        return Cache(self.model.encode(padded(sources, self.device)))
+        parts = _parts(sources) if self.device.type == "cpu" else [sources]
+        return Cache(together([self.model.encode(padded(part, self.device)) for part in parts]))
 
     def __call__(self, ids: Tensor, state: Cache) -> Step:
         tap = None if self.watch is None else Tap(self.watch)
@@ -96,6 +99,17 @@ def next_words(model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
     logits = model._table["output"].logits(x)  # type: ignore[operator]
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return logits, logits.logsumexp(-1)
+
+
+def _parts(sources: Sequence[Sequence[int]]) -> Iterator[Sequence[Sequence[int]]]:
+    """Neighbours that are read together: no more than a CPU's caches can hold the states of."""
+    first, longest = 0, 0
+    for last, source in enumerate(sources):
+        longest = max(longest, len(source))
+        if last > first and longest * (last + 1 - first) > PART:
+            yield sources[first:last]
+            first, longest = last, len(source)
+    yield sources[first:]
 
 
 def padded(rows: Sequence[Sequence[int]], device: torch.device, side: str = "right") -> Tensor:

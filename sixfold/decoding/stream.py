@@ -20,7 +20,7 @@ from sixfold.decoding.translation import Line, Translation
 from sixfold.text.tokenizer import checked
 
 WINDOW = 1024  # lines that are sorted together
-_FIRST = 64  # of the first; each is twice as large as the one before, so that something is soon there
+FIRST = 64  # of the first; each is twice as large as the one before, so that something is soon there
 _CHARACTERS = 1 << 22  # or fewer, if they are as long as this
 _AHEAD = 4  # windows that may be done while an earlier line is not
 
@@ -52,11 +52,18 @@ class Task(Protocol):
 class Stream:
     """One pass over lines. A None among them means that no more is there at the moment: all so far is answered."""
 
-    def __init__(self, task: Task, lines: Iterable[str | Line | None], window: int = WINDOW, start: int = 1):
+    def __init__(
+        self,
+        task: Task,
+        lines: Iterable[str | Line | None],
+        window: int = WINDOW,
+        start: int = 1,
+        first: int = FIRST,
+    ):
         if window < 1:
             raise ValueError(f"a window has at least one line, got {window}")
         self.task, self.window = task, window
-        self._size = min(_FIRST, window)  # of the next window
+        self._size = min(first, window)  # of the next window
         self._falling = False  # whether the next window begins with its longest
         self._lines, self._read = iter(lines), start - 1
         self._order = _Order(start)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from sixfold.call import BOS, PAD
 from sixfold.config import Decoding
@@ -57,13 +56,13 @@ class Speech:
         self.tokenizer = tokenizers.target
         self.never = NEVER if not self.tokenizer.spells else (*NEVER, UNK)  # who spells knows every text
         self.method = make_method(decoding, self.text)
+        self.watching = any(rule.needs_attention for rule in make_rules(decoding, self.tokenizer))
         self.step = self._make_step(stop)
 
     def _make_step(self, stop: Callable[[], bool] | None) -> StepFunction:
-        watching = self.decoding.coverage_penalty > 0 and self.decoding.beam_size > 1
-        layers = [watched_layer(model) if watching else None for model in self.models]
+        layers = [watched_layer(model) if self.watching else None for model in self.models]
         shortened = any(not getattr(part, "keeps_length", True) for model in self.models for part in model.modules())
-        if watching and (None in layers or shortened):
+        if self.watching and (None in layers or shortened):
             raise ValueError(
                 "coverage_penalty needs cross-attention that looks at each source token, and there is none"
             )
@@ -73,11 +72,14 @@ class Speech:
 
     def limit(self, stack: str) -> int | None:
         """The most positions that all models can tell apart, if there is such a limit."""
-        limits = [model.limits[stack] for model in self.models if stack in model.limits]
-        return min(limits, default=None)
+        return _limit(self.models, stack)
 
     def rules(self, line: Line) -> tuple[Rule, ...]:
-        return tuple(make_rules(self.decoding, self.tokenizer, prefix=line.prefix, terms=line.terms))
+        rules = make_rules(self.decoding, self.tokenizer, prefix=line.prefix, terms=line.terms)
+        for rule in rules:
+            if rule.needs_attention and not self.watching:
+                raise ValueError(f"{rule.describe()}: it must know where the model looks, and the search does not ask")
+        return rules
 
     def demanded(self, line: Line) -> int:
         """Tokens that an output must have, and that no ratio of lengths accounts for."""
@@ -140,6 +142,23 @@ def check_models(models: Sequence[Model], kind: str, verb: str) -> None:
             raise ValueError(f"only models of kind {kind} {verb}, and this is a model of kind {model.kind}")
 
 
+def check_demands(
+    models: Sequence[Model], tokenizer: Tokenizer, decoding: Decoding, stack: str, terms: Sequence[str] = ()
+) -> None:
+    """Raise a ValueError if what all outputs must be like is a mistake, or too much for any of them.
+
+    To be asked before a line is read: later, the first line would be blamed.
+    """
+    known = _limit(models, stack)
+    most = decoding.max_length if known is None else min(decoding.max_length, known - 1)  # it reads BOS first
+    for rule in make_rules(decoding, tokenizer, terms=terms):
+        rule.check(most)
+
+
+def _limit(models: Sequence[Model], stack: str) -> int | None:
+    return min((model.limits[stack] for model in models if stack in model.limits), default=None)
+
+
 def check_sizes(model: Model, tokenizer: Tokenizer, side: str, stack: str) -> None:
     words = model.sizes.vocabulary(stack)
     if len(tokenizer) != words:
@@ -159,16 +178,3 @@ class _Stoppable:
         if self.stop():
             raise Stopped
         return self.step(ids, state)
-
-
-@contextmanager
-def evaluating(*models: nn.Module) -> Iterator[None]:
-    """Put models in evaluation mode, and each of their parts back as it was."""
-    modes = {part: part.training for model in models for part in model.modules()}
-    for model in models:
-        model.eval()
-    try:
-        yield
-    finally:
-        for part, mode in modes.items():
-            part.training = mode

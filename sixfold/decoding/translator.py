@@ -19,11 +19,12 @@ from sixfold.call import BOS, EOS
 from sixfold.config import Decoding, change_decoding
 from sixfold.decoding.alignment import align, looks, words_in_place_of_unknown
 from sixfold.decoding.search import Hypothesis, Job
-from sixfold.decoding.stream import WINDOW, Found, Stream, Tag
-from sixfold.decoding.task import Origin, Speech, check_models, check_sizes, evaluating, outputs
+from sixfold.decoding.stream import FIRST, WINDOW, Found, Stream, Tag
+from sixfold.decoding.task import Origin, Speech, check_demands, check_models, check_sizes, outputs
 from sixfold.decoding.translation import Line, Translation, lines_of
+from sixfold.decoding.words import forbidden_words
 from sixfold.decoding.workers import in_processes
-from sixfold.models import EncoderDecoder
+from sixfold.models import EncoderDecoder, evaluating
 from sixfold.tap import Tap
 from sixfold.text.tokenizer import UNK, Tokenizers
 
@@ -88,7 +89,7 @@ class Translator:
         """
         if isinstance(texts, str):
             raise ValueError("translate takes a list of lines, got one text")
-        return list(self.stream(lines_of(list(texts), prefixes, terms), **options))
+        return list(self.stream(lines_of(list(texts), prefixes, terms), **{"first": WINDOW, **options}))
 
     def stream(
         self,
@@ -99,23 +100,30 @@ class Translator:
         alignment: bool = False,
         attention: bool = False,
         window: int = WINDOW,
+        first: int = FIRST,
         start: int = 1,
         **changes: Any,
     ) -> Iterator[Translation]:
         """The translations of lines as they come, in order; memory does not depend on how many they are.
 
         A line is a text, or a `Line` with what is demanded of its translation; None says that no more are there at the
-        moment, so that all so far are answered. `window` lines are sorted by length together. `stop` is asked before
+        moment, so that all so far are answered. `window` lines are sorted by length together, in the beginning only
+        `first`, so that something is soon there: it is faster if nobody waits for that. `stop` is asked before
         each step; if it says True, `Stopped` is raised. With `workers`, as many processes share the work. Errors name
         lines by their number, from `start`. `changes` are keys of the section `decoding`.
         """
         decoding = change_decoding(self.decoding, changes)
+        check_demands(self.models, self.tokenizers.target, decoding, "decoder")
         if workers:
             if attention or stop is not None:
                 raise ValueError("attention and stop are only for translating in this process, without workers")
             return in_processes(self.origin, decoding, lines, workers, alignment=alignment, start=start)
         task = Translating(self, decoding, stop, Wishes(alignment, attention))
-        return self._stream(Stream(task, lines, window, start))
+        return self._stream(Stream(task, lines, window, start, first))
+
+    def check_terms(self, terms: Sequence[str], **changes: Any) -> None:
+        """Raise a ValueError if no translation can have all of these, as it is decoded."""
+        check_demands(self.models, self.tokenizers.target, change_decoding(self.decoding, changes), "decoder", terms)
 
     def _stream(self, stream: Stream) -> Iterator[Translation]:
         with evaluating(*self.models):
@@ -213,5 +221,15 @@ class Translating(Speech):
     def _text(self, job: Job, tokens: Sequence[int], look: Tensor | None) -> str:
         if not self.decoding.replace_unknown or look is None:
             return self.text(tokens)
-        source = job.tag.line.text
-        return self.text(tokens, words_in_place_of_unknown(tokens, look, job.source, source, self.tokenizers))
+        words = words_in_place_of_unknown(tokens, look, job.source, job.tag.line.text, self.tokenizers)
+        return self.text(tokens, self._allowed(tokens, words))
+
+    def _allowed(self, tokens: Sequence[int], words: Sequence[str | None]) -> Sequence[str | None]:
+        """Without those words by which the text would have what is forbidden: there, <unk> stays."""
+        if not self.decoding.forbidden_words:
+            return words
+        rule, allowed = forbidden_words(tuple(self.decoding.forbidden_words), self.tokenizer), list[str | None]()
+        for word in words:
+            fits = word is not None and not rule.found_in(self.text(tokens, [*allowed, word]))
+            allowed.append(word if fits else None)
+        return allowed

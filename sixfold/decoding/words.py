@@ -31,13 +31,18 @@ class ForbiddenWords(Rule):
 
     def __init__(self, words: Sequence[str], tokenizer: Tokenizer):
         self.words = stripped(words, "forbidden words")
-        self._texts = _Texts(Phrases(self.words), spellings(tokenizer))
+        self._phrases = Phrases(self.words)
+        self._texts = _Texts(self._phrases, spellings(tokenizer))
         self._walk = Walk(self._texts.start, self._texts.after)
         self._masks: dict[tuple[State, int, torch.device], Tensor] = {}
 
     def describe(self) -> str:
         more = f" and {len(self.words) - 3} more" if len(self.words) > 3 else ""
         return f"never say {', '.join(map(repr, self.words[:3]))}{more}"
+
+    def found_in(self, text: str) -> bool:
+        """Whether a text that is complete has one of them."""
+        return bool(self._phrases.find(text))
 
     def breaks(self, said: Sequence[int], *, over: bool) -> bool:
         state = self._walk(said)

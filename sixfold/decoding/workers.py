@@ -37,8 +37,9 @@ def in_processes(
     *,
     alignment: bool = False,
     start: int = 1,
+    chunk: int | None = None,
 ) -> Iterator[Translation]:
-    """What `Translator.stream` gives, computed by other processes."""
+    """What `Translator.stream` or `Writer.stream_many` gives, computed by others, each with so many lines at a time."""
     if origin is None:
         raise ValueError("workers load runs from their directories: use sixfold.load(RUN), or workers=0")
     if workers < 0:
@@ -49,7 +50,7 @@ def in_processes(
         "decoding": decoding.model_dump(mode="json"),
         "alignment": alignment,
     }
-    return _share(hello, chunks(lines, start), workers)
+    return _share(hello, chunks(lines, start, chunk), workers)
 
 
 def _share(hello: Mapping[str, Any], chunks: Iterator[dict[str, Any] | None], workers: int) -> Iterator[Translation]:
@@ -87,9 +88,10 @@ def _translations(answer: Mapping[str, Any]) -> Iterator[Translation]:
         raise ValueError(answer["error"])
 
 
-def chunks(lines: Iterable[str | Line | None], start: int) -> Iterator[dict[str, Any] | None]:
+def chunks(lines: Iterable[str | Line | None], start: int, most: int | None = None) -> Iterator[dict[str, Any] | None]:
     """Lines by the chunk; None where no more are there at the moment. An error comes after the lines before it."""
     chunk, characters, failed = list[Line](), 0, None
+    most = most or CHUNK
     given = iter(lines)
     while failed is None:
         try:
@@ -102,7 +104,7 @@ def chunks(lines: Iterable[str | Line | None], start: int) -> Iterator[dict[str,
         if line is not None:
             chunk.append(line if isinstance(line, Line) else Line(line))
             characters += len(chunk[-1].text)
-        if chunk and (line is None or len(chunk) >= CHUNK or characters >= _CHARACTERS):
+        if chunk and (line is None or len(chunk) >= most or characters >= _CHARACTERS):
             yield {"start": start, "lines": chunk}
             start, chunk, characters = start + len(chunk), [], 0
         if line is None:
@@ -172,16 +174,19 @@ def serve(questions: IO[bytes], answers: IO[str]) -> None:
 
 
 def _loaded(hello: Mapping[str, Any]) -> Any:
-    """→ a function that translates lines"""
+    """→ a function that translates lines, or goes on with prompts"""
     import torch
 
+    from sixfold.decoding.writer import Writer
     from sixfold.loading import load
 
     torch.set_num_threads(hello["threads"])
-    translator = load(hello["runs"], device=hello["device"], imports=hello["imports"])
+    loaded = load(hello["runs"], device=hello["device"], imports=hello["imports"])
 
     def stream(lines: list[Line], start: int) -> Iterator[Translation]:
-        return translator.stream(lines, alignment=hello["alignment"], start=start, **hello["decoding"])
+        if isinstance(loaded, Writer):
+            return loaded.stream_many(lines, start=start, **hello["decoding"])
+        return loaded.stream(lines, alignment=hello["alignment"], start=start, **hello["decoding"])
 
     return stream
 

@@ -21,9 +21,10 @@ from sixfold.call import BOS
 from sixfold.config import Decoding, change_decoding
 from sixfold.decoding.search import Hypothesis, Job, Running
 from sixfold.decoding.stream import WINDOW, Found, Stream, Tag
-from sixfold.decoding.task import Origin, Speech, check_models, check_sizes, evaluating, outputs
+from sixfold.decoding.task import Origin, Speech, check_demands, check_models, check_sizes, outputs
 from sixfold.decoding.translation import Line, Translation
-from sixfold.models import DecoderOnly
+from sixfold.decoding.workers import in_processes
+from sixfold.models import DecoderOnly, evaluating
 from sixfold.text.tokenizer import Tokenizers
 
 _NOT_WHOLE = "\N{REPLACEMENT CHARACTER}"  # how bytes are shown that are not, or not yet, a character
@@ -66,12 +67,19 @@ class Writer:
         prompts: Iterable[str | Line | None],
         *,
         stop: Callable[[], bool] | None = None,
+        workers: int = 0,
         window: int = WINDOW,
         start: int = 1,
         **changes: Any,
     ) -> Iterator[Translation]:
         """What follows the prompts, as they come, in order; see `Translator.stream`."""
-        task = Writing(self, self._decoding(changes), stop)
+        decoding = self._decoding(changes)
+        check_demands(self.models, self.tokenizers.target, decoding, "only")
+        if workers:
+            if stop is not None:
+                raise ValueError("stop is only for writing in this process, without workers")
+            return in_processes(self.origin, decoding, prompts, workers, start=start)
+        task = Writing(self, decoding, stop)
         return self._evaluated(iter(Stream(task, prompts, window, start)))
 
     def stream(self, prompt: str, **changes: Any) -> Iterator[str]:

@@ -45,9 +45,8 @@ class Explicit:
         self.grown[key] = states
         return states
 
-    def share(self, key: Key, new: Tensor) -> tuple[Tensor, None]:
-        (states,) = self.grow(key, (new,))
-        return states, None
+    def share(self, key: Key, new: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], None]:
+        return self.grow(key, new), None
 
     def keep(self, key: Key, memory_SnD: Tensor, make: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         if key not in self.kept:

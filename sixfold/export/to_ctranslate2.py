@@ -143,7 +143,7 @@ def _fill(spec: Any, stack: Recognised, rows: int) -> None:
     """Put the weights of a stack, all but its tables of words, into their places."""
     if isinstance(stack.position, Sinusoid):
         width = stack.layers[0].attention.output.out_features
-        spec.position_encodings.encodings = _array(_waves(stack.position, rows, width))
+        spec.position_encodings.encodings = _array(waves(stack.position, rows, width))
     elif isinstance(stack.position, LearnedPositions):
         spec.position_encodings.encodings = _array(stack.position.table)
     if stack.final is not None:
@@ -212,7 +212,7 @@ def _biases(position: Any, stack: Recognised) -> tuple[Tensor, int]:
     return table[buckets], 2 * near
 
 
-def _waves(position: Sinusoid, rows: int, width: int) -> Tensor:
+def waves(position: Sinusoid, rows: int, width: int) -> Tensor:
     """What the model itself adds at each position. → (rows, D)"""
     places = torch.arange(rows)[None]
     call = Call(positions=places, key_positions=places, sight=Sight(), causal=False)

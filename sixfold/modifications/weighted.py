@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from sixfold.call import Call
 from sixfold.registry import modification
 from sixfold.spec import Group, Part, Place, Sizes, Spec, set_apart
+from sixfold.training.shards import like, whole
 from sixfold.transformer import Attention, CrossAttention
 
 
@@ -63,8 +64,6 @@ class Branches(nn.Module):
     @torch.no_grad()
     def settle(self, frozen: bool) -> None:
         """After a step: back to where κ and α were, or onto the simplex."""
-        from sixfold.training.shards import like, whole  # slow to import, and needed in training only
-
         for held, z in zip(self.held, (self.kappa, self.alpha), strict=True):
             if not frozen:
                 held.copy_(onto_simplex(whole(z)))

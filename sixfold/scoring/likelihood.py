@@ -19,8 +19,7 @@ import torch
 
 from sixfold.call import BOS, EOS
 from sixfold.decoding.step import padded
-from sixfold.decoding.task import evaluating
-from sixfold.models import Model
+from sixfold.models import Model, evaluating
 from sixfold.text.tokenizer import UNK, Tokenizers
 from sixfold.training.loss import CHUNK
 

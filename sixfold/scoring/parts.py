@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from sixfold.config import Config
-from sixfold.decoding.task import evaluating
-from sixfold.models import Model
+from sixfold.models import Model, evaluating
 from sixfold.run import Run
 from sixfold.text.arrays import open_examples
 from sixfold.text.batches import in_order

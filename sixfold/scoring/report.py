@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from sixfold.scoring.errors import Hypotheses, References
 from sixfold.scoring.metrics import METRICS, Metric
 from sixfold.scoring.significance import Comparison, Estimate, compare
-from sixfold.text.sources import read_lines
+from sixfold.text.sources import read_lines, read_parallel
 
 DEFAULT = "bleu,chrf,ter"
 FAMILIES = {"rouge": ("rouge1", "rouge2", "rougeL")}  # names that stand for several
@@ -50,9 +50,25 @@ def find_metrics(names: str | Iterable[str] = DEFAULT) -> list[Metric]:
 
 def read_texts(path: Path) -> list[str]:
     """The lines of a file; errors name the file and the line."""
+    return list(stream_texts(path))
+
+
+def stream_texts(path: Path) -> Iterator[str]:
+    """The same, as they are needed."""
     if not path.exists() or path.is_dir():
         raise ValueError(f"there is no file {str(path)!r}")
-    return [line.removesuffix("\n") for line in read_lines(path)]
+    return (line.removesuffix("\n") for line in read_lines(path))
+
+
+def stream_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
+    """The lines of two files side by side, as they are needed.
+
+    Files are read through once before, so that not half of the work is done when one of them turns out to be shorter.
+    What can't be read twice, such as a pipe, is told of where it ends.
+    """
+    if source.is_file() and target.is_file():
+        check_counts({path: sum(1 for _ in stream_texts(path)) for path in (source, target)})
+    return read_parallel(source, target)
 
 
 def read_references(paths: Sequence[Path], like: Path | None = None, lines: int | None = None) -> list[tuple[str, ...]]:

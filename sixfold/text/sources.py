@@ -126,7 +126,7 @@ def _embedded(name: str, weight: float, key: str) -> Source[Pair]:
 
 def _parallel(halves: list[Path], weight: float) -> Source[Pair]:
     source, target = halves
-    return Source(f"{source}, {target}", weight, partial(_read_parallel, source, target), (source, target))
+    return Source(f"{source}, {target}", weight, partial(read_parallel, source, target), (source, target))
 
 
 def _is_kind(name: str, ending: str) -> bool:
@@ -169,7 +169,8 @@ def read_lines(path: Path) -> Iterator[str]:
         raise ValueError(f"{path} is empty")
 
 
-def _read_parallel(source: Path, target: Path) -> Iterator[Pair]:
+def read_parallel(source: Path, target: Path) -> Iterator[Pair]:
+    """Line by line what two files say, without the ends."""
     left, right = read_lines(source), read_lines(target)
     for number, (a, b) in enumerate(zip_longest(left, right)):
         if a is None or b is None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from sixfold.config import Training
 from sixfold.models import Model
 from sixfold.spec import Group
+from sixfold.training.shards import is_cut
 
 Groups = list[dict[str, Any]]  # what torch.optim calls param_groups
 
@@ -39,7 +39,7 @@ def adafactor(model: Model, groups: list[Group], training: Training) -> list[Opt
     Its learning rate is relative, a share of the root mean square of the parameter (of 0.001 at least) by
     which it moves in a step: 1e-2 is usual.
     """
-    if any(isinstance(p, DTensor) for p in model.parameters()):
+    if any(is_cut(p) for p in model.parameters()):
         raise ValueError("torch's Adafactor does not work on shards; take training.optimizer adamw or parallel ddp")
     return [torch.optim.Adafactor(_param_groups(groups, training))]
 

@@ -18,7 +18,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from sixfold.models import Losses, Model
@@ -57,8 +56,12 @@ class Processes:
 
     def gradients(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
         """Gradients meet once a step, after its last micro-batch."""
-        if isinstance(model, DistributedDataParallel) and not last:
-            return model.no_sync()
+        if self.size == 1:
+            return nullcontext()
+        if isinstance(model, DistributedDataParallel):
+            return nullcontext() if last else model.no_sync()
+        from torch.distributed.fsdp import FSDPModule  # slow to import, and of no use to one process
+
         if isinstance(model, FSDPModule):
             model.set_requires_gradient_sync(last)
         return nullcontext()
@@ -175,6 +178,8 @@ def _shard(model: Model, mesh: DeviceMesh) -> nn.Module:
 
     A layer's weights are whole while it is called, and only then; one that is applied many times is one module.
     """
+    from torch.distributed.fsdp import fully_shard
+
     for layer in _layers(model):
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)

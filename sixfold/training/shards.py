@@ -1,28 +1,33 @@
 """Tensors of which each process holds a part: made whole, cut up like others, written and read.
 
-Where nothing is cut up, all of this does nothing.
+Where nothing is cut up, all of this does nothing, and what torch needs for it, which takes most of a second, is never
+imported.
 """
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, distribute_tensor
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
-def is_cut(tensor: Tensor) -> bool:
-    """Whether processes have parts of it only."""
-    return isinstance(tensor, DTensor)
+def is_cut(tensor: Tensor | None) -> TypeGuard[DTensor]:
+    """Whether processes have parts of it only. Before the module is imported that cuts them up, there are none."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
 
 
 def whole(tensor: Tensor) -> Tensor:
     """A tensor in full. All processes must ask."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if is_cut(tensor) else tensor
 
 
 def whole_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -32,14 +37,16 @@ def whole_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def like(weight: Tensor, tensor: Tensor) -> Tensor:
     """A tensor on the device of a weight, and cut up as it is. Each process must have all of it: nothing is sent."""
     tensor = tensor.to(weight.device)
-    if isinstance(weight, DTensor) and not isinstance(tensor, DTensor):
+    if is_cut(weight) and not is_cut(tensor):
+        from torch.distributed.tensor import distribute_tensor
+
         return distribute_tensor(tensor, weight.device_mesh, weight.placements, src_data_rank=None)
     return tensor
 
 
 def cut(tensor: Tensor, pattern: Tensor | None) -> Tensor:
     """The same tensor, cut up as the pattern is, if it is and has its shape."""
-    return like(pattern, tensor) if isinstance(pattern, DTensor) and pattern.shape == tensor.shape else tensor
+    return like(pattern, tensor) if is_cut(pattern) and pattern.shape == tensor.shape else tensor
 
 
 def write(folder: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -73,6 +80,6 @@ def read(folder: Path, pattern: Callable[[str], Tensor | None]) -> dict[str, Ten
 
 
 def _room(size: torch.Size, dtype: torch.dtype, pattern: Tensor | None) -> Tensor:
-    if isinstance(pattern, DTensor) and pattern.shape == size:
+    if is_cut(pattern) and pattern.shape == size:
         return torch.empty_like(pattern, dtype=dtype)
     return torch.empty(size, dtype=dtype)

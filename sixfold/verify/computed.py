@@ -17,12 +17,12 @@ from sixfold.call import BOS, EOS, PAD
 from sixfold.config import Decoding, change_decoding
 from sixfold.decoding.step import Step, padded
 from sixfold.decoding.stream import Stream
-from sixfold.decoding.task import Speech, evaluating
+from sixfold.decoding.task import Speech
 from sixfold.decoding.translation import Translation
 from sixfold.decoding.translator import Translating, Translator, Wishes
 from sixfold.decoding.writer import Writer, Writing
 from sixfold.int8 import quantised
-from sixfold.models import Model
+from sixfold.models import Model, evaluating
 from sixfold.tap import Tap
 from sixfold.verify.equality import Measured, equality
 from sixfold.verify.subject import Excused, Sample, Subject

@@ -1,5 +1,6 @@
 """What the cache does beyond the contract that every modification keeps (tests/test_contract.py)."""
 
+import pytest
 import torch
 
 from sixfold import BOS, EOS, Cache
@@ -86,6 +87,23 @@ def test_slots_that_were_never_written_do_no_harm(monkeypatch):
     cache = cache.join(Cache(memory_of(model, SOURCES[2:3]))).select(torch.arange(3))
     states = torch.cat([model.decode(ids[:, i : i + 1], cache=cache) for i in range(4)], 1)
     assert_close(states[2], model.decode(ids[2:], memory_of(model, SOURCES[2:3]))[0])
+
+
+@pytest.mark.parametrize("width", [1, 2])
+@torch.no_grad()
+def test_what_is_refused_leaves_no_trace(width):
+    """More tokens than the model can tell apart, and then not so many."""
+    model, ids = moved_model(modifications=("learned_positions:length=6",)), random_ids(4 * width, 9, seeded(9))
+    rows = torch.arange(4)[:, None].expand(4, width)
+    cache, untouched = (Cache(memory_of(model)).select(rows) for _ in range(2))
+    for each in (cache, untouched):
+        model.decode(ids[:, :2], cache=each)
+    with pytest.raises(ValueError, match="11 positions, but this model has learned only 6"):
+        model.decode(ids, cache=cache)
+    for i in (2, 3, 4):
+        new = ids[:, i : i + 1]
+        assert torch.equal(model.decode(new, cache=cache), model.decode(new, cache=untouched))
+    assert cache.lengths.tolist() == [5] * 4 * width
 
 
 @torch.no_grad()

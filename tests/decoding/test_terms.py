@@ -5,10 +5,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sixfold.call import BOS, EOS
+from sixfold.call import BOS, EOS, PAD
+from sixfold.decoding.beam import Beam
+from sixfold.decoding.search import Job
 from sixfold.decoding.terms import MustOccur
 from sixfold.decoding.words import ForbiddenWords
-from sixfold.text.tokenizer import UNK
+from sixfold.text.tokenizer import MASK, UNK
+from tests.decoding.chains import Places, find
 from tests.decoding.writing import KINDS, favouring, occurs, tokenizer, write
 
 
@@ -193,6 +196,26 @@ def test_after_a_prefix():
     rule.check(7)
     with pytest.raises(ValueError, match="the prefix and the terms 'dog' need 7"):
         rule.check(6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [
+        *((kind, method) for kind in ("words", "bpe") for method in (Beam(1), Beam(2), Beam(4, groups=4))),
+        *(("bytes", method) for method in (Beam(2), Beam(3), Beam(4, groups=2))),
+    ],
+    ids=lambda each: each if isinstance(each, str) else f"{each.groups} of {each.size // each.groups}",
+)
+@pytest.mark.parametrize("term", ["the", "cat", "sat"])
+def test_a_narrow_beam_does_not_stutter(kind, method, term):
+    """The model would say the term by itself; said too early to please the rule, it would be said again there."""
+    tokens, text = tokenizer(kind), "the cat sat"
+    ids = [*tokens.encode(text), EOS]
+    scores = torch.zeros(len(ids), len(tokens), dtype=torch.float64)
+    scores[range(len(ids)), ids] = 9.0
+    job = Job(limit=len(ids) + 9, rules=(MustOccur([term], tokens),))
+    ((found,),) = find(Places(scores.log_softmax(-1)), method, job, never=(PAD, BOS, UNK, MASK))
+    assert tokens.decode(found.tokens) == text
 
 
 @given(

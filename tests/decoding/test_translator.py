@@ -11,9 +11,10 @@ from sixfold.decoding.length import Length
 from sixfold.decoding.quick import make_step
 from sixfold.decoding.rules import Rule
 from sixfold.decoding.search import Job, search
-from sixfold.decoding.task import Stopped, evaluating
+from sixfold.decoding.task import Stopped
 from sixfold.decoding.translation import Line, Translation, from_json, to_json
 from sixfold.decoding.translator import Translating, Translator, Wishes
+from sixfold.models import evaluating
 from sixfold.text.tokenizer import MASK, UNK, Tokenizers, train_tokenizer
 from tests.small import MODIFICATIONS, applies, assert_close, moved_model, seeded
 
@@ -190,6 +191,84 @@ def test_unknown_words_are_replaced_by_what_they_come_from(monkeypatch):
     assert translator.translate(["a Zürich c"])[0].text == "<unk> <unk>"
 
 
+@pytest.mark.parametrize(
+    ("forbidden", "text"),
+    [
+        ([], "Zürich c c"),
+        (["Zürich"], "<unk> c c"),
+        (["c"], "Zürich <unk> <unk>"),
+        (["Zürich c"], "Zürich <unk> c"),  # a phrase that the neighbours would make together
+        (["c c"], "Zürich c <unk>"),
+        (["Zür", "cc"], "Zürich c c"),  # parts of words, and other words
+    ],
+)
+def test_what_is_forbidden_takes_no_unknown_words_place(monkeypatch, forbidden, text):
+    translator = small_translator(max_length=3)
+    always(translator, UNK)
+    look = torch.tensor([[0.1, 0.5, 0.2, 0.2], *[[0.1, 0.1, 0.2, 0.6]] * 2, [1.0, 0.0, 0.0, 0.0]])
+    monkeypatch.setattr("sixfold.decoding.translator.looks", lambda models, pairs: [look] * len(pairs))
+    (line,) = translator.translate(["a Zürich c"], replace_unknown=True, forbidden_words=forbidden)
+    assert line.text == text
+
+
+def test_a_source_that_is_shortened_has_no_coverage():
+    """A funnel's states stand for several tokens each: nobody knows which of them was looked at."""
+    keys = {"beam_size": 2, "coverage_penalty": 0.2}
+    with pytest.raises(ValueError, match="coverage_penalty needs cross-attention that looks at each source token"):
+        small_translator(("funnel:blocks=2",)).translate(["a b c"], **keys)
+    assert small_translator(("funnel:blocks=2",)).translate(["a b c"], beam_size=2)[0].text
+    assert small_translator(("cross_heads:heads=3",)).translate(["a b c"], **keys)[0].text
+
+
+class Forbid(Rule):
+    """Nothing may be said."""
+
+    def apply(self, log_p, said, room):
+        log_p[:] = -torch.inf
+
+    def describe(self):
+        return "saying nothing at all"
+
+
+class Curious(Rule):
+    """A rule that wants to know where the model looked."""
+
+    needs_attention = True
+
+    def describe(self):
+        return "look at everything"
+
+    def final(self, said, coverage):
+        assert coverage.shape == (3,)  # two letters and the end
+        return 0.0
+
+
+def test_a_rule_that_needs_attention_gets_it_or_is_refused(monkeypatch):
+    plain, translator = task.make_rules, small_translator(beam_size=2)
+    monkeypatch.setattr(task, "make_rules", lambda *a, **k: (*plain(*a, **k), Curious()))
+    assert translator.translate(["a b"])[0].text  # all lines want it: the step is made to say it
+    monkeypatch.setattr(task, "make_rules", lambda *a, **k: plain(*a, **k) if "prefix" not in k else (Curious(),))
+    with pytest.raises(ValueError, match="line 1: look at everything: it must know where the model looks"):
+        translator.translate(["a b"])
+
+
+def test_what_is_demanded_of_all_is_refused_before_a_line_is_read():
+    translator, read = small_translator(("learned_positions:length=6",)), []
+    lines = (read.append(number) or "a" for number in range(3))
+    for changes, message in (
+        ({"min_length": 9}, "^the output must have at least 9 tokens, but at most 5 may be written"),
+        ({"forbidden_words": ["A", " "]}, "^forbidden words must not be empty"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            translator.stream(lines, **changes)
+    assert read == []
+    translator.check_terms(["A B", "C"])
+    with pytest.raises(ValueError, match=r"^the terms 'A B C D E F' need 6 tokens, but at most 5"):
+        translator.check_terms(["A B C D E F"])
+    with pytest.raises(ValueError, match=r"^the term 'A' can't be said"):
+        translator.check_terms(["A"], forbidden_words=["A"])
+
+
 def test_what_is_demanded_comes_about():
     translator = small_translator()
     found = translator.translate(["a b", "a b"], prefixes=["H A", None], terms=[[], ["G I", "F"]], beam_size=4)
@@ -269,20 +348,10 @@ def test_attention_and_alignment_on_request():
     assert (again.text, again.log_probs, again.alignment) == (shown.text, shown.log_probs, shown.alignment)
 
 
-class Forbid(Rule):
-    """Nothing may be said."""
-
-    def apply(self, log_p, said, room):
-        log_p[:] = -torch.inf
-
-    def describe(self):
-        return "saying nothing at all"
-
-
 def test_who_cannot_be_answered_is_named_after_all_before(monkeypatch):
     plain = task.make_rules
     monkeypatch.setattr(
-        task, "make_rules", lambda *a, terms, **k: (Forbid(),) if terms == ("!",) else plain(*a, terms=terms, **k)
+        task, "make_rules", lambda *a, terms=(), **k: (Forbid(),) if terms == ("!",) else plain(*a, terms=terms, **k)
     )
     translator = small_translator(max_ratio=9.0)
     lines = [Line(text) for text in LINES[:6]] + [Line("g", terms=("!",)), Line("a", terms=("!",)), Line("b")]

@@ -63,6 +63,19 @@ def test_many_give_the_same_as_one(translator, here, number, started):
     assert Here.made == started  # no more than there is work for
 
 
+@pytest.mark.parametrize("keys", [{}, {"n_best": 2, "seed": 3}, {"beam_size": 2, "n_best": 2}])
+def test_a_language_model_is_shared_too(here, tmp_path, keys):
+    writer = sixfold.load(runs.writing(tmp_path / "lm"), device="cpu")
+    prompts = ["the", "", "how now", "c", "the cat sat on the mat"]
+    shared, alone = writer.generate(prompts, workers=2, **keys), writer.generate(prompts, **keys)
+    assert told(shared) == told(alone)
+    assert [each.note for each in shared] == [each.note for each in alone]
+    assert alone[-1].note  # longer than what it was trained on
+    assert Here.made == 2
+    with pytest.raises(ValueError, match="without workers"):
+        writer.generate(prompts, workers=1, stop=lambda: False)
+
+
 def test_a_mistake_is_named_after_what_came_before(translator, here):
     long = "a " * 40
     found = []

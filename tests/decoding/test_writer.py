@@ -93,6 +93,16 @@ def test_what_the_model_can_tell_apart_is_a_limit():
     assert "the last 3 were read" in long.note
 
 
+def test_what_is_demanded_of_all_is_refused_before_a_prompt_is_read():
+    writer, read = small_writer(wishes=("learned_positions:length=8",)), []
+    prompts = (read.append(number) or "a" for number in range(3))
+    with pytest.raises(ValueError, match=r"^the output must have at least 9 tokens, but at most 7 may be written"):
+        writer.stream_many(prompts, min_length=9)
+    with pytest.raises(ValueError, match=r"^forbidden words must not be empty"):
+        writer.stream_many(prompts, forbidden_words=[""], workers=2)
+    assert read == []
+
+
 def test_more_than_was_seen_at_once_in_training_is_noted():
     notes = [small_writer(context=context).generate(["the cat"])[0] for context in (6, 300, None)]
     assert notes[0].note.endswith("tokens; the model was trained on 6")

@@ -116,6 +116,6 @@ def test_states_grow_by_the_tokens_that_are_read():
     model = moved_model()
     memory = encode(model, torch.full((2, 3), BOS))
     _, cache = read(model, torch.full((2, 4), BOS), memory)
-    assert {state.shape for states in cache.grown.values() for state in states} == {(2, 2, 4, 16)}
+    assert {state.shape for states in cache.grown.values() for state in states} == {(2, 2, 4, 8)}
     assert {state.shape for states in cache.made.values() for state in states} == {(2, 2, 3, 8)}
     assert Layout.of(model).kept == tuple(((depth, "cross"), 2) for depth in range(2))

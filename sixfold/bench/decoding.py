@@ -1,0 +1,192 @@
+"""How fast a model writes: from text to text, everybody with the same weights and the same search.
+
+Sentences end where the model ends them, so what is compared is the time per token written; how many lines came out the
+same is told beside it. A model that was never trained ends nowhere: then the limit ends all.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from sixfold.bench.race import OURS, Contender, Ratio, race, ratio
+from sixfold.bench.subject import Subject, thinned
+from sixfold.bench.wishes import Tell, Wishes
+from sixfold.bench.writers import ALONE, BATCH, Cast, Search, Writer, Written
+from sixfold.decoding.quick import make_step, unknown_part
+from sixfold.int8 import quantised
+
+_PILOTS = (8, 64)  # sentences that say how many fit into the time
+_GLANCE = 0.03  # of the time, for each
+_FEWEST = 8
+_ROUNDS = 4  # that should fit
+_START = 4.0  # seconds that worker processes may take to begin
+_UNTRAINED = 32  # tokens that a model writes that never ends
+
+
+def measure(subject: Subject, wishes: Wishes, seconds: float, tell: Tell) -> dict[str, Any]:
+    """The section as JSON."""
+    lines, origin = subject.held_out(wishes.sentences, wishes.file, wishes.texts)
+    limit = _limit(subject)
+    searches = [Search(beam, way, limit) for way in (BATCH, ALONE) for beam in wishes.beams]
+    cases, until = [], time.perf_counter() + seconds
+    with (
+        tempfile.TemporaryDirectory(prefix="sixfold-bench-") as folder,
+        Cast(subject, wishes.precisions, wishes.threads, Path(folder)) as cast,
+    ):
+        for number, search in enumerate(searches):
+            mine = max(0.0, until - time.perf_counter()) / (len(searches) - number)
+            tell(f"decoding, {search} …")
+            writers = cast.writers(search, wishes.peers)
+            cases.append(_case(search, writers, lines, wishes.rounds, mine))
+            cast.rest()
+        left_out = cast.left_out
+    return {"text": origin, "limit": limit, "step": steps(subject, wishes), "cases": cases, "left_out": left_out}
+
+
+def _limit(subject: Subject) -> int:
+    if not subject.trained:
+        return _UNTRAINED
+    most = subject.model.limits.get("decoder")
+    return min([subject.config.decoding.max_length, *([] if most is None else [most - 1])])
+
+
+def steps(subject: Subject, wishes: Wishes) -> dict[str, dict[str, str]]:
+    """Which step each precision takes, and why."""
+    found = {}
+    for precision in wishes.precisions:
+        model = quantised(subject.model) if precision == "int8" else subject.model
+        part = unknown_part(model)
+        why = "it knows all parts of the decoder" if part is None else f"QuickStep does not know {part}"
+        found[precision] = {"step": type(make_step(model)).__name__, "why": why}
+    return found
+
+
+class _Racer:
+    """A writer with what suits him best, who remembers what he wrote."""
+
+    def __init__(self, writer: Writer):
+        self.writer, self.choice = writer, writer.choices[-1]
+        self.outputs: list[Written] = []
+
+    def write(self, lines: list[str]) -> float:
+        self.outputs = self.writer.write(lines, self.choice)
+        return float(sum(each.tokens for each in self.outputs))
+
+    def seconds(self, lines: list[str]) -> float:
+        begin = time.perf_counter()
+        self.write(lines)
+        return time.perf_counter() - begin
+
+    def choose(self, lines: list[str]) -> None:
+        """Take what makes him fastest; it also warms up."""
+        times = {}
+        for choice in self.writer.choices:
+            self.choice = choice
+            times[choice] = self.seconds(lines)
+        self.choice = min(times, key=lambda choice: times[choice])
+
+
+def _case(
+    search: Search, writers: Sequence[Writer], lines: Sequence[str], rounds: int, seconds: float
+) -> dict[str, Any]:
+    """One search: find out how many sentences fit, let everybody choose, and race."""
+    until = time.perf_counter() + seconds
+    racers = [_Racer(writer) for writer in writers]
+    chosen = thinned(lines, _fitting(racers, search, lines, until))
+    for racer in racers:
+        racer.choose(chosen)
+    written: dict[str, list[float]] = {racer.writer.name: [] for racer in racers}
+    contenders = [Contender(racer.writer.name, lambda racer=racer: racer.write(chosen)) for racer in racers]  # type: ignore[misc]
+    times = race(contenders, rounds, 1, written, max(0.0, until - time.perf_counter()))
+    results = _results(racers, times, written, len(chosen))
+    return {
+        "search": "greedy" if search.beam == 1 else f"beam {search.beam}",
+        "way": search.way,
+        "sentences": len(chosen),
+        "rounds": len(next(iter(times.values()))),
+        "contenders": results,
+    }
+
+
+def _fitting(racers: Sequence[_Racer], search: Search, lines: Sequence[str], until: float) -> int:
+    """How many sentences leave time for some rounds. A few are written to find out, which also warms up."""
+    cost, left = 0.0, until - time.perf_counter()
+    for racer in racers:
+        if racer.writer.processes:
+            continue  # they take some seconds to start; with them it can hardly be slower than without
+        helped = [each for each in racers if each.writer.processes and each.writer.precision == racer.writer.precision]
+        times = 1 + len(helped) if racer.writer.name.startswith(OURS) else 1
+        cost += times * (_ROUNDS + len(racer.writer.choices)) * _pace(racer, search, lines, _GLANCE * left)
+    left = until - time.perf_counter() - _START * sum(racer.writer.processes for racer in racers)
+    return max(_FEWEST, min(len(lines), int(left / cost)))
+
+
+def _pace(racer: _Racer, search: Search, lines: Sequence[str], seconds: float) -> float:
+    """Seconds for a sentence, among few or, if there is time for it, among many: these are faster together."""
+    racer.write(thinned(lines, 2))
+    found = 0.0
+    for number in _PILOTS if search.way == BATCH else _PILOTS[:1]:
+        if not found or found * number <= seconds:
+            pilot = thinned(lines, number)
+            found = racer.seconds(pilot) / len(pilot)
+    return found
+
+
+def _results(
+    racers: Sequence[_Racer], times: dict[str, list[float]], written: dict[str, list[float]], sentences: int
+) -> dict[str, Any]:
+    per_token = {name: [t / n for t, n in zip(times[name], written[name], strict=True)] for name in times}
+    first = racers[0].outputs
+    results = {}
+    for racer in racers:
+        name, seconds = racer.writer.name, median(times[racer.writer.name])
+        against = _fastest_of_ours(racers, racer.writer.precision, per_token)
+        results[name] = {
+            "precision": racer.writer.precision,
+            "chosen": {racer.writer.chosen: racer.choice} if racer.writer.chosen else {},
+            "tokens": written[name][-1],
+            "tokens_per_second": 1 / median(per_token[name]),
+            "sentences_per_second": sentences / seconds,
+            "milliseconds_per_sentence": 1000 * seconds / sentences,
+            "against": against,
+            "ratio": ratio(per_token[name], per_token[against])._asdict(),
+            "same_lines": sum(a.text == b.text for a, b in zip(racer.outputs, first, strict=True)) / len(first),
+            "seconds_by_round": times[name],
+        }
+    return results
+
+
+def _fastest_of_ours(racers: Sequence[_Racer], precision: str, per_token: dict[str, list[float]]) -> str:
+    ours = [r.writer.name for r in racers if r.writer.name.startswith(OURS) and r.writer.precision == precision]
+    return min(ours, key=lambda name: median(per_token[name]))
+
+
+def tables(section: dict[str, Any]) -> list[tuple[list[str], list[list[str]]]]:
+    """What is printed: heads and rows."""
+    head = ["search", "way", "who", "sentences", "tokens/s", "sentences/s", "ms per sentence"]
+    head += ["its time per token / sixfold's", "same lines"]
+    rows = []
+    for case in section["cases"]:
+        for name, found in case["contenders"].items():
+            figures = [found["tokens_per_second"], found["sentences_per_second"]]
+            against = "1" if name == found["against"] else str(Ratio(**found["ratio"]))
+            rows.append([case["search"], case["way"], name, f"{case['sentences']:,}"])
+            rows[-1] += [f"{figures[0]:,.0f}", f"{figures[1]:,.1f}", f"{found['milliseconds_per_sentence']:.2f}"]
+            rows[-1] += [against, f"{found['same_lines']:.1%}"]
+    return [(head, rows)]
+
+
+def notes(section: dict[str, Any]) -> list[str]:
+    said = [f"{section['text']}; outputs of at most {section['limit']} tokens, from text to text"]
+    for precision, found in section["step"].items():
+        said.append(f"{precision}: {found['step']}, as {found['why']}")
+    fewest = min(case["rounds"] for case in section["cases"])
+    if fewest < 5:
+        said.append(f"some figures are of {fewest} rounds only, whose intervals say little: give more --seconds")
+    said.append("ratios are to the fastest of sixfold's of the same precision; above 1, sixfold is faster")
+    return said

@@ -1,0 +1,62 @@
+"""Where something was measured, and whether that place was quiet."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import sys
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sixfold.bench.wishes import PEERS, cores
+
+_BUSY = 0.5  # processes that ran at the start, on the average of a minute, from which on figures are in doubt
+
+
+def machine(program: str) -> dict[str, Any]:
+    """Of whatever the figures may depend on. `program` is how what runs here is called."""
+    return {
+        "cpu": cpu_model(),
+        "simd": torch.backends.cpu.get_cpu_capability(),
+        "cores": cores(),
+        "threads": torch.get_num_threads(),
+        "allocator": allocator(),
+        "load at the start": [round(v, 2) for v in os.getloadavg()],
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("torch", "sixfold", *PEERS)},
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": f"{program} {shlex.join(sys.argv[1:])}".rstrip(),
+    }
+
+
+def warning(load: float) -> str | None:
+    """What is to be said of a machine that had so much to do when it began."""
+    if load <= _BUSY:
+        return None
+    return f"this machine is not idle (load {load:.1f} in the last minute): figures and intervals are those of a crowd"
+
+
+def cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def allocator() -> str:
+    """What the environment says of it: whether large blocks are kept or given back matters much."""
+    names = [n for n in os.environ if n.startswith("MALLOC_")] + ["GLIBC_TUNABLES"]
+    said = [f"{n}={os.environ[n]}" for n in sorted(names) if n in os.environ]
+    loaded = [Path(p).name for p in os.environ.get("LD_PRELOAD", "").replace(":", " ").split()]
+    return " ".join(said + loaded) or "the system's, as it is"
+
+
+def version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,108 @@
+"""Peak memory of a pass over a text, measured in a process of its own.
+
+    {"directory": …, "who": …, "way": …, "lengths": […], …}  ──▶  a line of JSON for each length
+
+The figure is how far the resident memory of the process rises, at its highest, above what it was with the model and
+all libraries loaded. (On Linux that is VmHWM of /proc/self/status, and not ru_maxrss, which a process inherits from
+the one that started it.) A length is left out if four times what half of it took is more than there is, of memory or
+of time.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_WARM_UP = 64  # tokens
+_WORST = 4.0  # how much more twice the length takes, at most
+
+
+def passes(directory: str, lengths: Sequence[int], seconds: float, **job: Any) -> Iterator[dict[str, Any]]:
+    """For each length its "bytes" and "seconds", or "left_out", why there are none; then no longer one is tried."""
+    asked = json.dumps({"directory": directory, "lengths": list(lengths), "seconds": seconds, **job})
+    command = [sys.executable, "-m", "sixfold.bench.memory"]
+    found = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
+    lines = [json.loads(line) for line in found.stdout.splitlines()]
+    yield from lines
+    if found.returncode and not (lines and "left_out" in lines[-1]):
+        next_one = lengths[len(lines)] if len(lines) < len(lengths) else lengths[-1]
+        said = (found.stderr.strip().splitlines() or [f"exit code {found.returncode}"])[-1]
+        yield {"length": next_one, "left_out": f"the process that measures it ended: {said}"}
+
+
+def resident(highest: bool = False) -> int:
+    """Bytes of this process that are in memory now, or were at the highest."""
+    if _STATUS.exists():
+        name = "VmHWM:" if highest else "VmRSS:"
+        line = next(line for line in _STATUS.read_text().splitlines() if line.startswith(name))
+        return int(line.split()[1]) * 1024
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def forget_highest() -> None:
+    """Let the highest be that of now. Where that is not possible, longer texts must follow upon shorter ones."""
+    try:
+        _RESET.write_text("5")
+    except OSError:
+        return
+
+
+def rise(act: Callable[[], Any], before: int) -> int:
+    """How far the memory rises above `before` while something is done."""
+    forget_highest()
+    act()
+    return max(0, resident(highest=True) - before)
+
+
+def available() -> float:
+    """Bytes that can be had; as many as one likes, where nobody says."""
+    info = Path("/proc/meminfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    found = next((line for line in lines if line.startswith("MemAvailable:")), None)
+    return float("inf") if found is None else int(found.split()[1]) * 1024
+
+
+def measured(act: Callable[[int], Any], lengths: Sequence[int], seconds: float) -> Iterator[dict[str, Any]]:
+    """One length after the other, as long as the next one should fit."""
+    act(_WARM_UP)
+    before, began, last = resident(), time.perf_counter(), (0.0, 0.0)
+    for length in lengths:
+        if last[0] * _WORST > seconds - (time.perf_counter() - began):
+            yield {"length": length, "left_out": "it would take too long; give more --seconds"}
+            return
+        if last[1] * _WORST > available():
+            yield {"length": length, "left_out": "there may not be enough memory"}
+            return
+        begin = time.perf_counter()
+        size = rise(lambda length=length: act(length), before)  # type: ignore[misc]
+        last = time.perf_counter() - begin, float(size)
+        yield {"length": length, "bytes": size, "seconds": last[0]}
+
+
+def main() -> None:
+    """The process that measures."""
+    job: Mapping[str, Any] = json.load(sys.stdin)
+    import torch
+
+    from sixfold import store
+    from sixfold.bench.length import act
+    from sixfold.registry import import_file
+
+    torch.set_num_threads(job["threads"])
+    for file in job["imports"]:
+        import_file(file)
+    model = store.load(job["directory"])
+    for found in measured(act(model, job["who"], job["way"], max(job["lengths"])), job["lengths"], job["seconds"]):
+        print(json.dumps(found), flush=True)  # noqa: T201  (this is how it answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Contenders that run in turn, and the ratio of their times with its interval.
+
+Speed on a machine that others use, or that changes its clock, drifts by a fifth within minutes. What is compared runs
+side by side, and only ratios of neighbours count.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+OURS = "sixfold"
+SEED = 1
+RESAMPLES = 10_000
+
+
+class Contender(NamedTuple):
+    name: str
+    step: Callable[[], float]  # what is timed → a number to remember, such as a loss, or tokens written
+    parameters: int = 0
+
+
+class Ratio(NamedTuple):
+    """A contender's time / another's: above 1, the other is faster. Over rounds."""
+
+    median: float
+    low: float  # the interval that holds 95 % of the medians of resampled rounds
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def ratio(theirs: Sequence[float], ours: Sequence[float]) -> Ratio:
+    """The median over rounds, and its interval by bootstrap over rounds."""
+    ratios = np.asarray(theirs) / np.asarray(ours)
+    picks = np.random.default_rng(SEED).integers(len(ratios), size=(RESAMPLES, len(ratios)))
+    low, high = np.percentile(np.median(ratios[picks], axis=1), [2.5, 97.5])
+    return Ratio(float(np.median(ratios)), float(low), float(high))
+
+
+def race(
+    contenders: Sequence[Contender],
+    rounds: int,
+    steps: int,
+    noted: dict[str, list[float]],
+    seconds: float = math.inf,
+) -> dict[str, list[float]]:
+    """Seconds for a step, by contender and round; what the steps gave is added to `noted`.
+
+    Who begins changes every round and the direction too, so that nobody always runs after the same one. There are no
+    more rounds than fit into `seconds`, but at least one.
+    """
+    times: dict[str, list[float]] = {c.name: [] for c in contenders}
+    began = time.perf_counter()
+    gc.disable()
+    try:
+        for r in range(rounds):
+            if r and (time.perf_counter() - began) * (r + 1) / r > seconds:
+                break
+            start = r % len(contenders)
+            order = [*contenders[start:], *contenders[:start]]
+            for contender in order if r % 2 == 0 else reversed(order):
+                times[contender.name].append(_median_time(contender, steps, noted))
+            gc.collect()
+    finally:
+        gc.enable()
+    return times
+
+
+def _median_time(contender: Contender, steps: int, noted: dict[str, list[float]]) -> float:
+    seconds = []
+    for _ in range(steps):
+        begin = time.perf_counter()
+        value = contender.step()
+        seconds.append(time.perf_counter() - begin)
+        noted[contender.name].append(value)
+    return statistics.median(seconds)

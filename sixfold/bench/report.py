@@ -1,0 +1,70 @@
+"""All sections of `sixfold bench`, and what is told of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from sixfold.bench import decoding, length, training
+from sixfold.bench.machine import machine, warning
+from sixfold.bench.subject import Subject
+from sixfold.bench.wishes import Tell, Wishes
+
+FORMAT = "sixfold-bench-1"
+Table = tuple[list[str], list[list[str]]]  # heads, rows
+
+
+class Section(NamedTuple):
+    """What one section does: measure, make tables of what was found, and say what goes with them."""
+
+    measure: Callable[[Subject, Wishes, float, Tell], dict[str, Any]]
+    tables: Callable[[dict[str, Any]], list[Table]]
+    notes: Callable[[dict[str, Any]], list[str]]
+
+
+SECTIONS = {
+    "training": Section(training.measure, training.tables, training.notes),
+    "decoding": Section(decoding.measure, decoding.tables, decoding.notes),
+    "length": Section(length.measure, length.tables, length.notes),
+}
+
+
+def bench(subject: Subject, wishes: Wishes, tell: Tell) -> dict[str, Any]:
+    """Everything that was measured, as JSON. What a section can't do with this model is said in its place."""
+    busy = warning(os.getloadavg()[0])
+    before = torch.get_num_threads()
+    torch.set_num_threads(wishes.threads)
+    try:
+        report: dict[str, Any] = {
+            "format": FORMAT,
+            "subject": subject.json(),
+            "machine": machine("sixfold"),
+            "wishes": wishes.json(),
+            "warnings": [busy] if busy else [],
+            "sections": {},
+        }
+        for name in (each for each in SECTIONS if each in wishes.only):
+            report["sections"][name] = _measured(name, subject, wishes, tell)
+    finally:
+        torch.set_num_threads(before)
+    return report
+
+
+def _measured(name: str, subject: Subject, wishes: Wishes, tell: Tell) -> dict[str, Any]:
+    began = time.perf_counter()
+    if name == "decoding" and subject.model.kind != "encoder_decoder":
+        return {"skipped": f"only models of kind encoder_decoder translate, and this is of kind {subject.model.kind}"}
+    found = SECTIONS[name].measure(subject, wishes, wishes.share(name), tell)
+    return {**found, "seconds": time.perf_counter() - began}
+
+
+def told(name: str, section: dict[str, Any]) -> tuple[Sequence[Table], list[str]]:
+    """The tables of a section, and what is said below them."""
+    if "skipped" in section:
+        return [], [f"left out: {section['skipped']}"]
+    left_out = [f"{who} is left out: {why}" for who, why in section["left_out"].items()]
+    return SECTIONS[name].tables(section), [*SECTIONS[name].notes(section), *left_out]

@@ -1,0 +1,190 @@
+"""What is measured: a run, or a recipe. A recipe is made into a run that was never trained, in a folder of our own.
+
+Where there is no text, there are random words: of a run's own vocabulary, or of one with as many names as the recipe
+asks for. So all sections find the same thing: a directory with a model, tokenizers, and prepared text.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from sixfold import store
+from sixfold.bench.race import SEED
+from sixfold.config import Config, Files, Vocabularies, read_config
+from sixfold.export.agreement import fitting
+from sixfold.loading import open_run
+from sixfold.models import Model, build
+from sixfold.run import Run
+from sixfold.scoring.parts import own_references
+from sixfold.text.corpus import Prepared, data_files, open_prepared, prepare
+from sixfold.text.tokenizer import CONTROLS, Tokenizer, Tokenizers, train_tokenizer
+
+_STEPS = 12  # of random text, in training batches
+_LINE = (8, 40)  # words of a random line
+_SMALL = 64 << 20  # bytes of text that are soon prepared
+_NO_STEPS = 100_000  # of a schedule whose end is never reached
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A run, trained or not."""
+
+    name: str
+    run: Run
+    model: Model
+    tokenizers: Tokenizers
+    config: Config
+    prepared: Prepared
+    trained: bool
+    text: str  # what `prepared` is
+    imports: tuple[str, ...] = ()
+
+    @property
+    def random(self) -> bool:
+        return self.text.startswith("random")
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "weights": "trained" if self.trained else "random",
+            "text": self.text,
+            "kind": self.model.kind,
+            "sizes": asdict(self.model.sizes),
+            "modifications": [str(each) for each in self.model.assembly.modifications],
+            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
+        }
+
+    def held_out(self, number: int, file: str | None = None, lines: Sequence[str] = ()) -> tuple[list[str], str]:
+        """At most so many sources that were not trained on, taken evenly, and what they are; or those of a file."""
+        if file is not None:
+            texts, origin = list(lines), file
+        elif self.random:
+            chance = random.Random(SEED)
+            texts, origin = [_line(self.tokenizers.source, chance) for _ in range(number)], "random words"
+        else:
+            texts, origin = self._own()
+        usable = fitting(texts, self.model, self.tokenizers, len(texts))
+        if not usable:
+            raise ValueError(f"there is no text to decode in {origin}: give one by --file, a sentence a line")
+        chosen = thinned(usable, number)
+        return chosen, f"{len(chosen):,} of {len(usable):,} lines of {origin}"
+
+    def _own(self) -> tuple[list[str], str]:
+        """The text that the run was to be tested on; for want of it, what it was validated on."""
+        for part in ("test", "valid"):
+            try:
+                found = own_references(self.run, self.config, self.tokenizers, part)
+            except (ValueError, OSError):
+                continue
+            return [each.source for each in found], f"data.{part}"
+        return [], "the run"
+
+
+def thinned(items: Sequence[Any], most: int) -> list[Any]:
+    """At most so many of them, taken evenly."""
+    return list(items) if len(items) <= most else [items[i * len(items) // most] for i in range(most)]
+
+
+@contextmanager
+def opened(
+    what: str, settings: Mapping[str, str], modify: Sequence[str] = (), imports: Sequence[str] = ()
+) -> Iterator[Subject]:
+    """A run by its directory, or a recipe by its name or file. Nothing is written into the run."""
+    with tempfile.TemporaryDirectory(prefix="sixfold-bench-") as folder:
+        if Path(what).is_dir():
+            yield _open_run(what, settings, modify, Path(folder), tuple(imports))
+        else:
+            config = read_config(what, settings).with_modifications(modify)
+            yield _make_run(what, config, Path(folder), tuple(imports))
+
+
+def _open_run(
+    what: str, settings: Mapping[str, str], modify: Sequence[str], folder: Path, imports: tuple[str, ...]
+) -> Subject:
+    fixed = [f"--{key}" for key in settings if key.partition(".")[0] in ("data", "model")]
+    if fixed or modify:
+        raise ValueError(f"{(fixed or ['--modify'])[0]} is for recipes: {what} is a run, whose model is as it is")
+    model, tokenizers, config = open_run(what, "cpu", settings)
+    try:
+        prepared, text = open_prepared(Run(what).data, tokenizers), "the run's own"
+    except ValueError:
+        config = _with_random_text(config, tokenizers, folder)
+        prepared, text = prepare(config, folder / "data", tokenizers), "random words, as the run's own are not there"
+    return Subject(what, Run(what), model, tokenizers, _endless(config), prepared, True, text, imports)
+
+
+def _make_run(what: str, config: Config, folder: Path, imports: tuple[str, ...]) -> Subject:
+    run, missing = Run(folder), _no_text(config)
+    if missing is None:
+        prepared, text = prepare(config, run.data), "the recipe's own"
+    else:
+        tokenizers = _names(config)
+        config = _with_random_text(config, tokenizers, folder)
+        prepared, text = prepare(config, run.data, tokenizers), f"random words, as {missing}"
+    tokenizers, config = prepared.tokenizers, _endless(config)
+    sizes = config.sizes_with(tokenizers)
+    model = build(sizes, config.model.modifications, config.model.kind, seed=config.training.seed)
+    run.begin(config, {})
+    tokenizers.save(run.directory)
+    store.save(model, run.directory)
+    return Subject(what, run, model.eval(), tokenizers, config, prepared, False, text, imports)
+
+
+def _endless(config: Config) -> Config:
+    return config if config.training.steps is not None else config.with_steps(_NO_STEPS)
+
+
+def _no_text(config: Config) -> str | None:
+    """Why a recipe's text is not what is read; None if it is."""
+    if config.data.train is None:
+        return "the recipe names no text"
+    try:
+        files = data_files(config)
+        size = sum(file.stat().st_size for file in files)
+    except (ValueError, OSError):
+        return "the recipe's text is not there"
+    return f"the recipe's text is large ({size / 2**20:,.0f} MiB)" if size > _SMALL else None
+
+
+def _names(config: Config) -> Tokenizers:
+    """Tokenizers with as many words as the recipe asks for."""
+    config.sizes()  # says it if it asks for none
+    words = config.data.vocabulary
+
+    def tokenizer(size: int) -> Tokenizer:
+        return train_tokenizer("symbols", [" ".join(f"w{i}" for i in range(size - len(CONTROLS)))], None)
+
+    if isinstance(words, Vocabularies):
+        return Tokenizers(tokenizer(words.source), tokenizer(words.target))
+    assert words is not None
+    joint = tokenizer(words)
+    return Tokenizers(joint, joint)
+
+
+def _with_random_text(config: Config, tokenizers: Tokenizers, folder: Path) -> Config:
+    """The same, trained on random words, which are written to `folder`."""
+    chance, tokens = random.Random(SEED), config.training.batch_tokens * _STEPS
+    number = max(64, tokens // (sum(_LINE) // 2))
+    paths = {}
+    for side, tokenizer in zip(("source", "target"), tokenizers, strict=True):
+        paths[side] = folder / f"random.{side}"
+        lines = (_line(tokenizer, chance, config.data.max_length) for _ in range(number))
+        paths[side].write_text("".join(chain.from_iterable((line, "\n") for line in lines)), encoding="utf-8")
+    pairs = config.model.kind == "encoder_decoder"
+    train: Files | str = Files(source=str(paths["source"]), target=str(paths["target"]))
+    changes = {"train": train if pairs else str(paths["target"]), "valid": None, "test": None}
+    changes |= {"source": None, "target": None}
+    return config.model_copy(update={"data": config.data.model_copy(update=changes)})
+
+
+def _line(tokenizer: Tokenizer, chance: random.Random, most: int = _LINE[1]) -> str:
+    number = min(chance.randint(*_LINE), most)
+    ids = [chance.randrange(len(CONTROLS), len(tokenizer)) for _ in range(number)]
+    return " ".join(tokenizer.decode(ids).split()) or "a"

@@ -1,0 +1,189 @@
+"""How fast a model learns: target tokens per second, and how much of what the processor can multiply.
+
+A round is a pass of everybody over the same batches, and a product of two large matrices. What share of that product's
+speed the model's own products reach is worked out within each round, as clocks change from one to the next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+import torch
+
+from sixfold import store
+from sixfold.bench.learners import Learner, Step, ours, peer, tokens
+from sixfold.bench.race import OURS, Contender, Ratio, race, ratio
+from sixfold.bench.subject import Subject
+from sixfold.bench.wishes import Tell, Wishes
+from sixfold.call import PAD
+from sixfold.checks.count import count
+from sixfold.models import Model
+from sixfold.text.batches import Batches
+
+PEAK = "matrix product"
+_SIDE = 2048  # of its matrices
+_REPEATS = 3
+_ROUNDS = 5  # that should fit
+_PASSES = 3  # of products in a step: forward, and two in the backward pass
+
+
+def measure(subject: Subject, wishes: Wishes, seconds: float, tell: Tell) -> dict[str, Any]:
+    """The section as JSON."""
+    until = time.perf_counter() + seconds
+    tell("training …")
+    steps = first_steps(subject, wishes.steps)
+    learners, left_out = _learners(subject, wishes.peers, steps[:1])
+    fitting = _fitting(learners, len(steps), wishes.rounds, until)
+    if fitting > 1:
+        steps = steps[:fitting]
+        learners, left_out = _learners(subject, wishes.peers, steps)
+    else:
+        steps = steps[:1]
+    losses: dict[str, list[float]] = {name: [] for name in (PEAK, *(each.contender.name for each in learners))}
+    for learner in learners:
+        learner.contender.step()  # to warm up
+    contenders = [*(learner.contender for learner in learners), Contender(PEAK, product(_SIDE))]
+    times = race(contenders, wishes.rounds, 1, losses, max(0.0, until - time.perf_counter()))
+    work = flops(store.skeleton(subject.run.directory), steps)
+    return {
+        "text": subject.text,
+        "deterministic": subject.config.training.deterministic,
+        **_described(subject, steps),
+        "rounds": len(times[OURS]),
+        "flop_per_step": work / len(steps),
+        "peak_flop_per_second": median(losses[PEAK]),
+        "contenders": {learner.contender.name: _result(learner, times, losses, steps, work) for learner in learners},
+        "left_out": left_out,
+    }
+
+
+def first_steps(subject: Subject, number: int) -> list[Step]:
+    """The first batches of the run, as its training would take them."""
+    training = subject.config.training
+    batches = Batches(
+        subject.prepared.train,
+        subject.model.kind,
+        batch_tokens=training.batch_tokens,
+        seed=training.seed,
+        pieces=training.accumulate,
+        vocab=len(subject.tokenizers.target),
+    )
+    return [batches.next() for _ in range(number)]
+
+
+def _learners(subject: Subject, peers: Sequence[str], steps: Sequence[Step]) -> tuple[list[Learner], dict[str, str]]:
+    """Those who take part, and why others do not."""
+    found, left_out = [ours(subject, steps)], {}
+    for name in peers:
+        try:
+            found.append(peer(name, subject, steps))
+        except ValueError as error:
+            left_out[name] = str(error)
+    return found, left_out
+
+
+def _fitting(learners: Sequence[Learner], most: int, rounds: int, until: float) -> int:
+    """How many batches leave time for some rounds."""
+    cost = 0.0
+    for learner in learners:
+        learner.contender.step()  # to warm up
+        begin = time.perf_counter()
+        learner.contender.step()
+        cost += time.perf_counter() - begin
+    left = max(0.0, until - time.perf_counter())
+    return max(1, min(most, int(left / (cost * (min(rounds, _ROUNDS) + 1)))))
+
+
+def product(side: int) -> Callable[[], float]:
+    """A product of two square matrices; the fastest of some. → floating point operations per second"""
+    left, right, out = (torch.randn(side, side) for _ in range(3))
+    operations = 2 * side**3
+
+    def step() -> float:
+        fastest = float("inf")
+        for _ in range(_REPEATS):
+            begin = time.perf_counter()
+            torch.mm(left, right, out=out)
+            fastest = min(fastest, time.perf_counter() - begin)
+        return operations / fastest
+
+    return step
+
+
+def flops(model: Model, steps: Sequence[Step]) -> int:
+    """Floating point operations of all products in these steps, padding included: forward, and twice that backward."""
+    known: dict[tuple[int, int], int] = {}
+    total = 0
+    for batch in (batch for step in steps for batch in step):
+        lengths = _length(batch.source), _length(batch.targets)
+        if lengths not in known:
+            known[lengths] = count(model, *lengths).operations
+        total += known[lengths] * len(batch.targets)
+    return 2 * _PASSES * total  # a multiply-accumulate is two operations
+
+
+def _length(ids: Any) -> int:
+    return 1 if ids is None or ids.dim() < 2 else int(ids.shape[1])
+
+
+def _described(subject: Subject, steps: Sequence[Step]) -> dict[str, Any]:
+    read = [ids for step in steps for batch in step for ids in (batch.source, batch.inputs) if ids is not None]
+    return {
+        "steps": len(steps),
+        "micro_batches": sum(map(len, steps)),
+        "target_tokens": tokens(steps),
+        "batch_tokens": subject.config.training.batch_tokens,
+        "padding": sum(int((ids == PAD).sum()) for ids in read) / sum(ids.numel() for ids in read),
+    }
+
+
+def _result(
+    learner: Learner, times: dict[str, list[float]], losses: dict[str, list[float]], steps: Sequence[Step], work: int
+) -> dict[str, Any]:
+    name = learner.contender.name
+    seconds = median(times[name])
+    return {
+        "same": learner.same,
+        "parameters": learner.contender.parameters,
+        "milliseconds_per_step": 1000 * seconds / len(steps),
+        "target_tokens_per_second": tokens(steps) / seconds,
+        "flop_per_second": work / seconds,
+        "share_of_peak": share(work, times[name], losses[PEAK])._asdict(),
+        "ratio": ratio(times[name], times[OURS])._asdict(),
+        "first_loss": losses[name][0],
+        "last_loss": losses[name][-1],
+        "seconds_by_round": times[name],
+    }
+
+
+def share(work: float, seconds: Sequence[float], peaks: Sequence[float]) -> Ratio:
+    """Of the peak, round by round: operations per second / those of the product."""
+    return ratio([work / each for each in seconds], peaks)
+
+
+def tables(section: dict[str, Any]) -> list[tuple[list[str], list[list[str]]]]:
+    """What is printed: heads and rows."""
+    head = ["who", "parameters", "ms per step", "target tokens/s", "TFLOP/s", "share of the peak"]
+    rows = []
+    for name, found in section["contenders"].items():
+        rows.append([name if name == OURS else f"{name} (same {found['same']})", f"{found['parameters']:,}"])
+        rows[-1] += [f"{found['milliseconds_per_step']:.1f}", f"{found['target_tokens_per_second']:,.0f}"]
+        rows[-1] += [f"{found['flop_per_second'] / 1e12:.3f}", str(Ratio(**found["share_of_peak"]))]
+        rows[-1] += ["1" if name == OURS else str(Ratio(**found["ratio"]))]
+    return [([*head, "its time / sixfold's"], rows)]
+
+
+def notes(section: dict[str, Any]) -> list[str]:
+    batches = f"optimiser steps: {section['steps']} of {section['batch_tokens']:,} tokens ({section['text']})"
+    counts = f"{section['target_tokens']:,} target tokens, {section['padding']:.1%} padding; {section['rounds']} rounds"
+    peak = f"{section['peak_flop_per_second'] / 1e12:.3f} TFLOP/s, float32 products of {_SIDE} × {_SIDE}"
+    mode = "deterministic" if section["deterministic"] else "not deterministic"
+    return [
+        f"{batches}: {counts}",
+        f"peak: {peak}, in every round; the model's own products are counted with padding, and attention in full",
+        f"sixfold's step is that of `sixfold train`, {mode} as configured; the others' is not",
+        "ratios are of times; above 1, sixfold is faster",
+    ]

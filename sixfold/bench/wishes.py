@@ -1,0 +1,80 @@
+"""What is asked of `sixfold bench`, checked. torch is not imported."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+SHARES = {"training": 0.2, "decoding": 0.5, "length": 0.3}  # of the time, for each section
+PRECISIONS = ("float32", "int8")
+PEERS = ("ctranslate2", "transformers", "x-transformers")
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """What to measure, how, and for how long."""
+
+    only: Sequence[str] = tuple(SHARES)
+    rounds: int = 10  # at most
+    steps: int = 4  # training batches of a timing
+    threads: int = 1
+    sentences: int = 1000  # at most
+    beams: Sequence[int] = (1, 4)
+    precisions: Sequence[str] = PRECISIONS
+    peers: Sequence[str] = ()
+    seconds: float = 300.0  # for all sections
+    file: str | None = None  # what to decode, by its name
+    texts: Sequence[str] = ()  # and its lines
+
+    def __post_init__(self) -> None:
+        for name, known in (("only", SHARES), ("precisions", PRECISIONS), ("peers", PEERS)):
+            _need_known(name, getattr(self, name), known)
+        if not (self.only and self.beams and self.precisions):
+            raise ValueError("--only, --beams and --precisions each need at least one name or number")
+        for name in ("rounds", "steps", "threads", "sentences"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
+        if min(self.beams) < 1:
+            raise ValueError(f"--beams must be at least 1, got {min(self.beams)}")
+        if not self.seconds > 0:
+            raise ValueError(f"--seconds must be more than 0, got {self.seconds:g}")
+
+    def json(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if name != "texts"}
+
+    def share(self, section: str) -> float:
+        """The seconds of a section."""
+        return self.seconds * SHARES[section] / sum(SHARES[each] for each in self.only)
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def names(text: str) -> list[str]:
+    """What a list on the command line names, each once."""
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def numbers(text: str, option: str) -> list[int]:
+    try:
+        return [int(part) for part in names(text)]
+    except ValueError:
+        raise ValueError(f"{option} takes whole numbers such as 1,4, got {text!r}") from None
+
+
+def peers(text: str) -> list[str]:
+    """The peers that are asked for: "all", "none", or names."""
+    return list(PEERS) if text == "all" else [] if text == "none" else names(text)
+
+
+def _need_known(option: str, given: Iterable[str], known: Iterable[str]) -> None:
+    for each in given:
+        if each not in known:
+            raise ValueError(f"--{option}: there is no {each!r}; there are {', '.join(known)}")
