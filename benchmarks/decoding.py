@@ -6,6 +6,7 @@ Everybody writes the same number of tokens for each sentence. README.md says wha
 """
 
 import argparse
+import contextlib
 import gc
 import json
 import sys
@@ -21,17 +22,20 @@ from training_step import machine, markdown, numbers
 
 from sixfold.bench.race import OURS, RESAMPLES, SEED, Contender, Ratio, race, ratio
 from sixfold.bench.wishes import cores
+from sixfold.bench.writers import Pool
 from sixfold.call import EOS
-from sixfold.config import Config
+from sixfold.config import Config, change_decoding
 from sixfold.decoding.quick import make_step
+from sixfold.decoding.task import Origin
 from sixfold.decoding.translator import Translator
+from sixfold.decoding.workers import CHUNK
 from sixfold.models import EncoderDecoder, Model
 from sixfold.run import Run
 from sixfold.store import load
 from sixfold.text.corpus import references
 from sixfold.text.tokenizer import Tokenizers
 
-UNCACHED, END_TO_END = "without a cache", "end to end"
+UNCACHED, END_TO_END, WORKERS = "without a cache", "end to end", "end to end, by worker processes"
 GOALS = {"batch": 1.5, "one at a time": 1.0}  # what the lower end of the interval against Hugging Face must reach
 
 
@@ -56,7 +60,10 @@ def main() -> None:
             decoders = {OURS: ours(make_step(model)), **peer, UNCACHED: ours(Uncached(model))}
             racers = contenders(decoders, task, beam, way, options)
             racers.append((end_to_end(translator, lines, beam, way), None))
-            report["cases"].append(measured(racers, beam, way, options.rounds))
+            with contextlib.ExitStack() as held:
+                if way == "batch" and options.threads > 1:
+                    racers.append((by_workers(run, config, lines, beam, options.threads, held), None))
+                report["cases"].append(measured(racers, beam, way, options.rounds))
             if options.out:  # after each case: a long run that is stopped leaves what it has
                 options.out.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     table = f"{figures(report['cases'])}\n\n{verdicts(report['cases'])}\n"
@@ -160,6 +167,22 @@ def end_to_end(translator: Translator, lines: list[str], beam: int, way: str) ->
     return Contender(END_TO_END, step, len(lines))
 
 
+def by_workers(
+    run: Run, config: Config, lines: list[str], beam: int, number: int, held: contextlib.ExitStack
+) -> Contender:
+    """The same by a process for each core, which stay from one call to the next."""
+    origin = Origin((str(run.directory),), "cpu", ())
+    decoding = change_decoding(config.decoding, {"beam_size": beam})
+    pool = Pool(origin, decoding, number, min(CHUNK, -(-len(lines) // number)))
+    held.callback(pool.close)
+    pool.translate(lines)  # to begin, and to warm up
+
+    def step() -> float:
+        return sum(len(each.tokens) + 1 for each in pool.translate(lines))
+
+    return Contender(WORKERS, step, len(lines))
+
+
 def measured(racers: list[tuple[Contender, int | None]], beam: int, way: str, rounds: int) -> dict[str, Any]:
     """One case: let them race, and say what came out. Times are compared per token."""
     written: dict[str, list[float]] = {racer.name: [] for racer, _ in racers}
@@ -175,9 +198,11 @@ def measured(racers: list[tuple[Contender, int | None]], beam: int, way: str, ro
             "sentences_per_second": racer.parameters / seconds,
             "tokens_per_second": written[name][0] / seconds,
             "milliseconds_per_sentence": 1000 * seconds / racer.parameters,
-            "ratio": None if name == END_TO_END else ratio(per_token[name], per_token[OURS])._asdict(),
+            "ratio": None if name in (END_TO_END, WORKERS) else ratio(per_token[name], per_token[OURS])._asdict(),
             "seconds_by_round": times[name],
         }
+        if name == HUGGING_FACE and WORKERS in per_token:
+            results[name]["ratio_to_workers"] = ratio(per_token[name], per_token[WORKERS])._asdict()
         print(f"{name}: {results[name]['sentences_per_second']:.1f} sentences/s", flush=True)
     gc.collect()
     return {"search": search_name(beam), "way": way, "contenders": results}
@@ -213,15 +238,15 @@ def figures(cases: Sequence[dict[str, Any]]) -> str:
 
 
 def verdicts(cases: Sequence[dict[str, Any]]) -> str:
-    head = ["search", "way", f"{HUGGING_FACE}'s time / sixfold's", "goal", "reached"]
+    head = ["search", "way", "sixfold", f"{HUGGING_FACE}'s time / sixfold's", "goal", "reached"]
     rows = []
     for case in cases:
         found = case["contenders"].get(HUGGING_FACE)
-        if found is not None:
-            against, goal = Ratio(**found["ratio"]), GOALS[case["way"]]
-            rows.append(
-                [case["search"], case["way"], str(against), f"{goal:g}", "yes" if against.low >= goal else "no"]
-            )
+        for key, how in {"ratio": "in one process", "ratio_to_workers": WORKERS}.items():
+            if found is not None and key in found:
+                against, goal = Ratio(**found[key]), GOALS[case["way"]]
+                reached = "yes" if against.low >= goal else "no"
+                rows.append([case["search"], case["way"], how, str(against), f"{goal:g}", reached])
     return markdown(head, rows)
 
 

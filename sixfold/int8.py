@@ -7,7 +7,7 @@
 Each row of x has a scale of its own, so that what comes out for one sentence does not depend on its neighbours. All
 else of a model stays as it is: its norms, its attention, its embeddings. But where to round depends on every bit of x,
 and the order in which attention sums up depends on the neighbours' lengths: so it computes in double precision, whose
-last bits are gone when its results are rounded to 8.
+last bits are gone when its results are rounded to 8. (QuickStep has another way to the same end: decoding/look.py.)
 
 Letters: R rows, I inputs, O outputs.
 """
@@ -51,12 +51,13 @@ class Matrix:
 
     def _scaled_sums(self, rows: Tensor) -> Tensor:
         """Whole numbers (R, I) → s · (X W'ᵀ), (R, O): by whichever way is faster, with the same result."""
-        if self._packed is not None and len(rows) * self.whole.shape[1] >= _MANY:
+        if len(rows) * self.whole.shape[1] >= _MANY and self._packed is not None:
             shifted = rows.view(torch.uint8).bitwise_xor_(128)  # from 0 to 255, and 128 stands for 0
-            none = torch.ops.onednn.qlinear_pointwise
-            return none(
-                shifted, 1.0, 128, self._packed, self.scale, self._zeros, None, 1.0, 0, torch.float32, "none", [], ""
+            weights, as_they_are = (
+                (self._packed, self.scale, self._zeros),
+                (None, 1.0, 0, torch.float32, "none", [], ""),
             )
+            return torch.ops.onednn.qlinear_pointwise(shifted, 1.0, 128, *weights, *as_they_are)
         return torch._int_mm(rows, self.whole).float().mul_(self.scale)
 
     @cached_property

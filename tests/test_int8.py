@@ -8,6 +8,7 @@ from sixfold import int8
 from sixfold.config import Decoding
 from sixfold.decoding.beam import Beam
 from sixfold.decoding.greedy import Greedy
+from sixfold.decoding.look import steady
 from sixfold.decoding.quick import QuickStep, make_step
 from sixfold.decoding.task import Speech
 from sixfold.text.tokenizer import Tokenizers, train_tokenizer
@@ -17,8 +18,8 @@ from tests.small import moved_model, seeded
 HERE = range(0, 64, 9)
 
 
-def made(kind="encoder_decoder", wishes=(), dtype=torch.float32):
-    return moved_model(kind, wishes, vocab=12, dtype=dtype)
+def made(kind="encoder_decoder", wishes=(), dtype=torch.float32, **sizes):
+    return moved_model(kind, wishes, vocab=12, dtype=dtype, **sizes)
 
 
 def test_a_map_of_numbers_that_8_bits_can_hold_is_exact():
@@ -58,10 +59,26 @@ def test_all_but_the_maps_is_the_models_own_and_a_changed_model_is_made_anew():
     assert not torch.equal(*whole)
 
 
+def test_many_rows_are_multiplied_by_another_engine_to_the_same_bits():
+    matrix, x = int8.Matrix(torch.randn(300, 48, generator=seeded(3))), torch.randn(500, 48, generator=seeded(4))
+    assert len(x) * 300 > int8._MANY > 100 * 300
+    assert torch.equal(matrix(x), torch.cat([matrix(part) for part in x.split(100)]))
+    bias = torch.randn(300, generator=seeded(5))
+    assert torch.equal(matrix(x, bias), torch.cat([matrix(part, bias) for part in x.split(100)]))
+
+
+@pytest.mark.parametrize("width", [8, 32])
+def test_attention_is_in_single_precision_only_where_sums_are_steady(width):
+    step = make_step(int8.quantised(made(d_head=width)))
+    assert isinstance(step, QuickStep)
+    assert step.precision == (torch.float64 if steady(width) is None else torch.float32)
+
+
+@pytest.mark.parametrize("d_head", [8, 32])
 @pytest.mark.parametrize("wishes", [(), ("rotary",), ("post_norm",), ("learned_positions",)])
-@pytest.mark.parametrize("method", [Greedy(), Beam(3)], ids=["greedy", "beam"])
-def test_a_sentence_does_not_depend_on_its_neighbours_at_all(wishes, method):
-    step = make_step(int8.quantised(made(wishes=wishes)))
+@pytest.mark.parametrize("method", [Greedy(), Beam(3, n_best=3)], ids=["greedy", "beam"])
+def test_a_sentence_does_not_depend_on_its_neighbours_at_all(wishes, method, d_head):
+    step = make_step(int8.quantised(made(wishes=wishes, d_head=d_head)))
     together = found(step, method, range(64), "encoder_decoder")
     assert len({text.tokens for number in HERE for text in together[number]}) > 1
     for number in HERE:

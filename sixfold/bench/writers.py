@@ -125,12 +125,12 @@ class Cast:
     def _workers(self, search: Search, precision: str) -> Writer:
         subject, workers = self.subject, self.threads
         origin = Origin((str(subject.run.directory),), "cpu", subject.imports)
-        pools: dict[tuple[int, int], _Pool] = {}
+        pools: dict[tuple[int, int], Pool] = {}
 
         def write(lines: list[str], choice: int) -> list[Written]:
             pool = min(CHUNK, math.ceil(len(lines) / workers)), choice
             if pool not in pools:
-                pools[pool] = _Pool(origin, self._decoding(search, precision, choice), workers, pool[0])
+                pools[pool] = Pool(origin, self._decoding(search, precision, choice), workers, pool[0])
                 self._holding.callback(pools[pool].close)
             return [search.written(each.text, len(each.tokens)) for each in pools[pool].translate(lines)]
 
@@ -204,7 +204,7 @@ def _choice(search: Search) -> str:
     return "tokens in a batch" if search.way == BATCH else "threads"
 
 
-class _Pool:
+class Pool:
     """Worker processes that stay from one call to the next, as behind a service."""
 
     def __init__(self, origin: Origin, decoding: Any, workers: int, chunk: int):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sixfold.config import Decoding
     from sixfold.decoding.task import Origin
 
-CHUNK = 256  # lines
+CHUNK = 512  # lines
 _CHARACTERS = 1 << 20  # or fewer, if they are long
 
 
@@ -184,9 +184,10 @@ def _loaded(hello: Mapping[str, Any]) -> Any:
     loaded = load(hello["runs"], device=hello["device"], imports=hello["imports"])
 
     def stream(lines: list[Line], start: int) -> Iterator[Translation]:
+        size: dict[str, Any] = {"window": len(lines), "first": len(lines), "start": start}  # all are answered together
         if isinstance(loaded, Writer):
-            return loaded.stream_many(lines, start=start, **hello["decoding"])
-        return loaded.stream(lines, alignment=hello["alignment"], start=start, **hello["decoding"])
+            return loaded.stream_many(lines, **size, **hello["decoding"])
+        return loaded.stream(lines, alignment=hello["alignment"], **size, **hello["decoding"])
 
     return stream
 

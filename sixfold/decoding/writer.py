@@ -20,7 +20,7 @@ import torch
 from sixfold.call import BOS
 from sixfold.config import Decoding, change_decoding
 from sixfold.decoding.search import Hypothesis, Job, Running
-from sixfold.decoding.stream import WINDOW, Found, Stream, Tag
+from sixfold.decoding.stream import FIRST, WINDOW, Found, Stream, Tag
 from sixfold.decoding.task import Origin, Speech, check_demands, check_models, check_sizes, outputs
 from sixfold.decoding.translation import Line, Translation
 from sixfold.decoding.workers import in_processes
@@ -60,7 +60,7 @@ class Writer:
         """What follows each prompt, in order. `changes` are keys of the section `decoding`."""
         if isinstance(prompts, str):
             raise ValueError("generate takes a list of prompts, got one text")
-        return list(self.stream_many(list(prompts), stop=stop, **changes))
+        return list(self.stream_many(list(prompts), stop=stop, **{"first": WINDOW, **changes}))
 
     def stream_many(
         self,
@@ -69,6 +69,7 @@ class Writer:
         stop: Callable[[], bool] | None = None,
         workers: int = 0,
         window: int = WINDOW,
+        first: int = FIRST,
         start: int = 1,
         **changes: Any,
     ) -> Iterator[Translation]:
@@ -80,7 +81,7 @@ class Writer:
                 raise ValueError("stop is only for writing in this process, without workers")
             return in_processes(self.origin, decoding, prompts, workers, start=start)
         task = Writing(self, decoding, stop)
-        return self._evaluated(iter(Stream(task, prompts, window, start)))
+        return self._evaluated(iter(Stream(task, prompts, window, start, first)))
 
     def stream(self, prompt: str, **changes: Any) -> Iterator[str]:
         """What follows a prompt, piece by piece as it is written, in whole characters."""

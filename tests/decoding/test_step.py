@@ -66,3 +66,21 @@ def test_padded_by_hand():
     cpu = torch.device("cpu")
     assert padded([[5, 6], [7]], cpu).tolist() == [[5, 6], [7, 0]]
     assert padded([[5, 6], [7]], cpu, "left").tolist() == [[5, 6], [0, 7]]
+
+
+def test_sources_are_read_by_the_part_in_their_order(monkeypatch):
+    """Many at once, or by the part: the same memory, but for the rounding of sums."""
+    model = moved_model()
+    sources = [[3 + (i + j) % 5 for j in range(1 + i * 7 % 11)] + [EOS] for i in range(20)]
+    whole = model.encode(padded(sources, torch.device("cpu")))
+    lengths = []
+    monkeypatch.setattr(
+        "sixfold.decoding.step.padded", lambda rows, *rest: lengths.append(len(rows)) or padded(rows, *rest)
+    )
+    monkeypatch.setattr("sixfold.decoding.step.PART", 30)
+    memory = ModelStep(model).begin(sources).memory
+    assert sum(lengths) == 20
+    assert len(lengths) > 4
+    assert torch.equal(memory.real, whole.real)
+    assert all(states is memory.states[0] for states in memory.states)
+    assert_close(memory.states[0][memory.real], whole.states[0][whole.real])
