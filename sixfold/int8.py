@@ -53,11 +53,9 @@ class Matrix:
         """Whole numbers (R, I) → s · (X W'ᵀ), (R, O): by whichever way is faster, with the same result."""
         if len(rows) * self.whole.shape[1] >= _MANY and self._packed is not None:
             shifted = rows.view(torch.uint8).bitwise_xor_(128)  # from 0 to 255, and 128 stands for 0
-            weights, as_they_are = (
-                (self._packed, self.scale, self._zeros),
-                (None, 1.0, 0, torch.float32, "none", [], ""),
-            )
-            return torch.ops.onednn.qlinear_pointwise(shifted, 1.0, 128, *weights, *as_they_are)
+            rest: tuple[Any, ...] = (None, 1.0, 0, torch.float32, "none", [], "")  # no bias, and sums as they are
+            packed = self._packed, self.scale, self._zeros
+            return torch.ops.onednn.qlinear_pointwise(shifted, 1.0, 128, *packed, *rest)
         return torch._int_mm(rows, self.whole).float().mul_(self.scale)
 
     @cached_property
