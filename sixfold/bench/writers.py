@@ -22,7 +22,7 @@ from sixfold.decoding.workers import CHUNK, in_processes
 from sixfold.export import to_ctranslate2
 
 BATCH, ALONE = "batch", "one at a time"
-_BATCHES = (1024, 2048, 4096)  # tokens of a batch that peers may choose from
+_CHOICE, _BATCHES = "tokens in a batch", (1024, 2048, 4096)  # what all may choose from
 
 
 class Written(NamedTuple):
@@ -51,7 +51,7 @@ class Search(NamedTuple):
 
 
 class Writer(NamedTuple):
-    """Somebody who writes, and what may be chosen to suit him best: tokens of a batch, or threads."""
+    """Somebody who writes, and what may be chosen to suit him best."""
 
     name: str
     precision: str
@@ -114,7 +114,7 @@ class Cast:
 
         if search.way == ALONE:
             return Writer(f"{OURS} {precision}", precision, write)
-        return Writer(f"{OURS} {precision}", precision, write, _BATCHES, _choice(search))
+        return Writer(f"{OURS} {precision}", precision, write, _BATCHES, _CHOICE)
 
     def _decoding(self, search: Search, precision: str, batch_tokens: int = _BATCHES[-1]) -> Any:
         """As everybody does it."""
@@ -135,7 +135,7 @@ class Cast:
             return [search.written(each.text, len(each.tokens)) for each in pools[pool].translate(lines)]
 
         name = f"{OURS} {precision}, {workers} workers"
-        return Writer(name, precision, write, _BATCHES[1:], _choice(search), processes=True)
+        return Writer(name, precision, write, _BATCHES[1:], _CHOICE, processes=True)
 
     def _ctranslate2(self, search: Search, precision: str) -> Writer:
         """CTranslate2 on what sixfold's export writes. In batches it works on as many at once as there are threads."""
@@ -145,22 +145,22 @@ class Cast:
             to_ctranslate2.write(model, tokenizers, folder, precision)
         source, target = to_ctranslate2.vocabularies(tokenizers)
         ids = {name: id_ for id_, name in enumerate(target)}
-        engines: dict[int, Any] = {}
+        engines: list[Any] = []
         said = {"beam_size": search.beam, "max_decoding_length": search.limit, "length_penalty": 0.0}
 
-        def engine(inter: int, intra: int) -> Any:
-            if intra not in engines:
-                made = to_ctranslate2.engine().Translator
-                engines[intra] = made(
-                    str(folder), device="cpu", compute_type=precision, inter_threads=inter, intra_threads=intra
-                )
-            return engines[intra]
+        def engine() -> Any:
+            """With a thread for a batch: of more, those that wait look out for work without end, and take the cores."""
+            if not engines:
+                streams = self.threads if search.way == BATCH else 1
+                size = {"inter_threads": streams, "intra_threads": 1}
+                made = to_ctranslate2.engine().Translator(str(folder), device="cpu", compute_type=precision, **size)
+                engines.append(made)
+            return engines[0]
 
         def write(lines: list[str], choice: int) -> list[Written]:
             found: list[Written] = []
-            batched = search.way == BATCH
-            translator = engine(self.threads, 1) if batched else engine(1, choice)
-            rest = {"max_batch_size": choice, "batch_type": "tokens"} if batched else {}
+            translator = engine()
+            rest = {"max_batch_size": choice, "batch_type": "tokens"} if choice else {}
             for call in search.calls(lines):
                 rows = [[source[id_] for id_ in row] for row in tokenizers.source.encode_batch(call)]
                 for each in translator.translate_batch(rows, max_input_length=0, **said, **rest):
@@ -168,8 +168,8 @@ class Cast:
                     found.append(search.written(tokenizers.target.decode(tokens), len(tokens)))
             return found
 
-        choices = _BATCHES if search.way == BATCH else sorted({1, self.threads})
-        return Writer(f"ctranslate2 {precision}", precision, write, choices, _choice(search))
+        choices, chosen = (_BATCHES, _CHOICE) if search.way == BATCH else ((0,), "")
+        return Writer(f"ctranslate2 {precision}", precision, write, choices, chosen)
 
     def _transformers(self, search: Search) -> Writer:
         """`generate` of Hugging Face, the sentences sorted by length."""
@@ -196,12 +196,8 @@ class Cast:
                     found.append(search.written(tokenizers.target.decode(tokens), len(tokens)))
             return found
 
-        choices, chosen = (_BATCHES[::2], _choice(search)) if search.way == BATCH else ((0,), "")
+        choices, chosen = (_BATCHES[::2], _CHOICE) if search.way == BATCH else ((0,), "")
         return Writer("transformers float32", "float32", write, choices, chosen)
-
-
-def _choice(search: Search) -> str:
-    return "tokens in a batch" if search.way == BATCH else "threads"
 
 
 class Pool:
