@@ -19,6 +19,7 @@ from torch import Tensor
 SPARE = 16  # slots that are made ahead
 MUCH = 4  # times as much room as is needed is too much
 MORE = 1.25  # times as many rows or slots are made ahead, where some are added
+BLOCK = 256  # slots over which attention sums up at once
 
 
 class Grain(NamedTuple):
@@ -32,7 +33,8 @@ class Grain(NamedTuple):
     least: int = 0
 
     def whole(self, slots: int) -> int:
-        return max(self.least, -(-slots // self.size) * self.size)
+        size = self.size if slots <= BLOCK or self.size == 1 else BLOCK // 8  # no last block is too small
+        return max(self.least, -(-slots // size) * size)
 
 
 FINE = Grain()
@@ -69,7 +71,7 @@ class Room:
         """
         old, (had_rows, had_slots) = self.states, (len(self.states), self.states.shape[-2])
         more_rows, more_slots = rows > had_rows, slots > had_slots
-        too_large = had_rows * had_slots > MUCH * (rows + SPARE) * (slots + SPARE)
+        too_large = max(rows, had_rows) * had_slots > MUCH * (rows + SPARE) * (slots + SPARE)
         if not more_rows and not more_slots and not too_large and not _kept(old):
             return
         kept_rows, kept_slots = min(rows, had_rows), min(slots, had_slots)

@@ -35,8 +35,8 @@ class _Drawn(Sentence):
     chance: Sequence[np.random.Generator] = ()
 
     def clocks(self, words: int) -> list[np.ndarray]:
-        """For each hypothesis, when each word would arrive if its rate were 1."""
-        return [chance.standard_exponential(words, dtype=np.float32) for chance in self.chance]
+        """For each hypothesis, when each word would arrive if its rate were 1. (In float32 one in 2²³ would be 0.)"""
+        return [chance.standard_exponential(words) for chance in self.chance]
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,8 @@ class Stream:
     ):
         if window < 1:
             raise ValueError(f"a window has at least one line, got {window}")
+        if first < 1:
+            raise ValueError(f"the first window has at least one line, got {first}")
         self.task, self.window = task, window
         self._size = min(first, window)  # of the next window
         self._falling = False  # whether the next window begins with its longest

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from sixfold.decoding.look import hide, look, steady
-from sixfold.decoding.room import FINE, GRAINS, Grain
+from sixfold.decoding.room import FINE, GRAINS, Grain, Room
+from sixfold.decoding.sample import Sample
+from sixfold.decoding.search import Job
 
 
 def heads(sentences, several, slots, width=16):
@@ -50,12 +52,25 @@ def test_a_grain_keeps_sums_the_same_to_the_last_bit(width, several):
     if grain is None:
         pytest.skip("this machine multiplies otherwise, and then doubles are used")
     assert grain in GRAINS
-    for used in (3, 20, 41):
-        q, k, v = heads(5, several, grain.whole(used) + 4 * grain.size, width)
+    for used in (3, 20, 41, 300, 429):
+        lengths = [grain.whole(used + more) for more in (0, 8, 30, 200)]
+        q, k, v = heads(5, several, lengths[-1], width)
         found = []
-        for slots in (grain.whole(used), grain.whole(used) + grain.size, k.shape[2]):
+        for slots in lengths:
             hiding = hide((torch.arange(slots) < used)[None, None, None], q.dtype, FINE)
             for number in (1, 2, 5):
                 some = look(q[: number * several], k[:number, :, :slots], v[:number, :, :slots], hiding)
                 found.append(some[:several])
         assert all(torch.equal(found[0], other) for other in found)
+
+
+def test_room_of_one_long_text_is_given_back_when_many_short_ones_come():
+    room = Room(torch.zeros(1, 4, 1288, 2), 1, 1288)
+    room.reach(204, 4)
+    assert room.states.numel() < 8 * 204 * 4 * 32 * 2
+
+
+def test_clocks_never_stand_at_zero():
+    """In single precision 24 of 2 · 10⁸ would, and draw a word that has hardly any probability."""
+    sentence = Sample(width=1).begin(Job(limit=1))
+    assert all((clock > 0).all() and clock.dtype == "float64" for _ in range(20) for clock in sentence.clocks(100_000))
