@@ -25,7 +25,6 @@ _GLANCE = 0.03  # of the time, for each
 _FEWEST = 8
 _ROUNDS = 4  # that should fit
 _START = 4.0  # seconds that worker processes may take to begin
-PAUSE = 0.3  # seconds: so long the threads of other libraries look out for work when they have none, and take the cores
 _UNTRAINED = 32  # tokens that a model writes that never ends
 
 
@@ -79,7 +78,6 @@ class _Racer:
         return float(sum(each.tokens for each in self.outputs))
 
     def seconds(self, lines: list[str]) -> float:
-        time.sleep(PAUSE)
         begin = time.perf_counter()
         self.write(lines)
         return time.perf_counter() - begin
@@ -104,7 +102,7 @@ def _case(
         racer.choose(chosen)
     written: dict[str, list[float]] = {racer.writer.name: [] for racer in racers}
     contenders = [Contender(racer.writer.name, lambda racer=racer: racer.write(chosen)) for racer in racers]  # type: ignore[misc]
-    times = race(contenders, rounds, 1, written, max(0.0, until - time.perf_counter()), PAUSE)
+    times = race(contenders, rounds, 1, written, max(0.0, until - time.perf_counter()))
     results = _results(racers, times, written, len(chosen))
     return {
         "search": "greedy" if search.beam == 1 else f"beam {search.beam}",

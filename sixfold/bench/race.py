@@ -51,12 +51,11 @@ def race(
     steps: int,
     noted: dict[str, list[float]],
     seconds: float = math.inf,
-    pause: float = 0.0,
 ) -> dict[str, list[float]]:
     """Seconds for a step, by contender and round; what the steps gave is added to `noted`.
 
     Who begins changes every round and the direction too, so that nobody always runs after the same one. There are no
-    more rounds than fit into `seconds`, but at least one. Before each there is a pause.
+    more rounds than fit into `seconds`, but at least one.
     """
     times: dict[str, list[float]] = {c.name: [] for c in contenders}
     began = time.perf_counter()
@@ -68,7 +67,6 @@ def race(
             start = r % len(contenders)
             order = [*contenders[start:], *contenders[:start]]
             for contender in order if r % 2 == 0 else reversed(order):
-                time.sleep(pause)
                 times[contender.name].append(_median_time(contender, steps, noted))
             gc.collect()
     finally:
