@@ -57,6 +57,10 @@ class Timed(NamedTuple):
     inner: Any
     left: Tensor  # (S, w)
 
+    @property
+    def light(self) -> bool:
+        return self.inner.light
+
     def select(self, rows: Tensor) -> "Timed":
         return Timed(self.inner.select(rows), self.left.flatten()[rows])
 
@@ -100,6 +104,8 @@ def ours(step: StepFunction) -> Decoder:
 
 class Prefixes:
     """The state of a decoder that remembers nothing but the text: a row of ids and of memory for each hypothesis."""
+
+    light = False
 
     def __init__(self, memory: Memory, ids: Tensor, width: int = 1):
         self.memory, self.ids, self.width = memory, ids, width

@@ -25,7 +25,7 @@ from sixfold.bench.wishes import cores
 from sixfold.bench.writers import Pool
 from sixfold.call import EOS
 from sixfold.config import Config, change_decoding
-from sixfold.decoding.quick import make_step
+from sixfold.decoding.fused import make_step
 from sixfold.decoding.task import Origin
 from sixfold.decoding.translator import Translator
 from sixfold.decoding.workers import CHUNK

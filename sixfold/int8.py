@@ -7,7 +7,8 @@
 Each row of x has a scale of its own, so that what comes out for one sentence does not depend on its neighbours. All
 else of a model stays as it is: its norms, its attention, its embeddings. But where to round depends on every bit of x,
 and the order in which attention sums up depends on the neighbours' lengths: so it computes in double precision, whose
-last bits are gone when its results are rounded to 8. (QuickStep has another way to the same end: decoding/look.py.)
+last bits are gone when its results are rounded to 8. (FusedStep has another way to the same end: there each row sums up
+by itself, whoever its neighbours are.)
 
 Letters: R rows, I inputs, O outputs.
 """
@@ -15,7 +16,6 @@ Letters: R rows, I inputs, O outputs.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -82,10 +82,6 @@ class Int8Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.matrix(x, self.bias).to(self.result)
-
-    def giving(self, result: torch.dtype) -> Callable[[Tensor], Tensor]:
-        """The same map, with results in another precision."""
-        return lambda x: self.matrix(x, self.bias).to(result)
 
 
 class Int8Table(TokenEmbedding):

@@ -7,9 +7,8 @@ from torch import nn
 from sixfold import int8
 from sixfold.config import Decoding
 from sixfold.decoding.beam import Beam
+from sixfold.decoding.fused import FusedStep, make_step
 from sixfold.decoding.greedy import Greedy
-from sixfold.decoding.look import steady
-from sixfold.decoding.quick import QuickStep, make_step
 from sixfold.decoding.task import Speech
 from sixfold.text.tokenizer import Tokenizers, train_tokenizer
 from tests.decoding.test_company import found, writers
@@ -67,13 +66,6 @@ def test_many_rows_are_multiplied_by_another_engine_to_the_same_bits():
     assert torch.equal(matrix(x, bias), torch.cat([matrix(part, bias) for part in x.split(100)]))
 
 
-@pytest.mark.parametrize("width", [8, 32])
-def test_attention_is_in_single_precision_only_where_sums_are_steady(width):
-    step = make_step(int8.quantised(made(d_head=width)))
-    assert isinstance(step, QuickStep)
-    assert step.precision == (torch.float64 if steady(width) is None else torch.float32)
-
-
 @pytest.mark.parametrize("d_head", [8, 32])
 @pytest.mark.parametrize("wishes", [(), ("rotary",), ("post_norm",), ("learned_positions",)])
 @pytest.mark.parametrize("method", [Greedy(), Beam(3, n_best=3)], ids=["greedy", "beam"])
@@ -96,5 +88,5 @@ def test_every_model_that_writes_does_so_in_8_bits(kind, wishes):
 def test_the_configuration_asks_for_it():
     model, letters = made(), train_tokenizer("symbols", ["a b c d e f"])
     speech = Speech([model], Tokenizers(letters, letters), Decoding(precision="int8"))
-    assert isinstance(speech.step, QuickStep)
+    assert isinstance(speech.step, FusedStep)
     assert speech.models == [int8.quantised(model)]

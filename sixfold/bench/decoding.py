@@ -17,7 +17,7 @@ from sixfold.bench.race import OURS, Contender, Ratio, race, ratio
 from sixfold.bench.subject import Subject, thinned
 from sixfold.bench.wishes import Tell, Wishes
 from sixfold.bench.writers import ALONE, BATCH, Cast, Search, Writer, Written
-from sixfold.decoding.quick import make_step, unknown_part
+from sixfold.decoding.fused import make_step, unknown_part
 from sixfold.int8 import quantised
 
 _PILOTS = (8, 64)  # sentences that say how many fit into the time
@@ -61,7 +61,7 @@ def steps(subject: Subject, wishes: Wishes) -> dict[str, dict[str, str]]:
     for precision in wishes.precisions:
         model = quantised(subject.model) if precision == "int8" else subject.model
         part = unknown_part(model)
-        why = "it knows all parts of the decoder" if part is None else f"QuickStep does not know {part}"
+        why = "it knows all parts of the decoder" if part is None else f"FusedStep does not know {part}"
         found[precision] = {"step": type(make_step(model)).__name__, "why": why}
     return found
 

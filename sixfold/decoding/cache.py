@@ -33,7 +33,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sixfold.decoding.room import FINE, SPARE, Grain, Room, Slots
+from sixfold.decoding.room import SPARE, Room, Slots
 
 if TYPE_CHECKING:
     from sixfold.transformer import Memory
@@ -48,6 +48,8 @@ class Cache:
 
     It is used up by `select` and `join`: what they return goes on with what it held.
     """
+
+    light = False
 
     def __init__(self, memory: Memory | None = None, *, rows: int | None = None, device: torch.device | None = None):
         if memory is not None and not isinstance(getattr(memory, "states", None), tuple):
@@ -90,14 +92,13 @@ class Cache:
         """States of new tokens (B, …, L, ·) → those of all tokens so far (B, …, M, ·)."""
         return self._lay(self._growing, key, new, self._own_slots)
 
-    def share(self, key: Key, new: States, *, grain: Grain = FINE) -> tuple[States, Tensor | None]:
+    def share(self, key: Key, new: States) -> tuple[States, Tensor | None]:
         """Heads of new tokens (B, H, L, ·) → those of all hypotheses of a sentence (S, H, M, ·), and what is seen.
 
-        That is (S, 1, w·L, M), for queries that are folded; None: what the call says. With a coarse grain, slots that
-        nobody may see follow upon the M.
+        That is (S, 1, w·L, M), for queries that are folded; None: what the call says.
         """
         folded = tuple(fold(states, self.sentences) for states in new)
-        return self._lay(self._shared, key, folded, self._shared_slots, grain), self.sight
+        return self._lay(self._shared, key, folded, self._shared_slots), self.sight
 
     def of_own_past(self, key: Key, weights_BHLM: Tensor) -> Tensor:
         """Weights on slots, where they are shared → those on each hypothesis's own tokens, in their order."""
@@ -107,16 +108,15 @@ class Cache:
         order = (~seen_BM).long().argsort(dim=-1, stable=True)[:, : int(seen_BM.sum(-1).max())]
         return weights_BHLM.gather(-1, order[:, None, None].expand(*weights_BHLM.shape[:3], -1))
 
-    def _lay(self, rooms: Rooms, key: Key, new: States, slots: Slots, grain: Grain = FINE) -> States:
+    def _lay(self, rooms: Rooms, key: Key, new: States, slots: Slots) -> States:
         if key not in rooms:
             rooms[key] = tuple(Room(states, len(states), slots.count + 1) for states in new)
         for room, states in zip(rooms[key], new, strict=True):
             slots.lay(room, states)
-        shown = grain.whole(slots.count)
-        return tuple(room.view(len(new[0]), shown) for room in rooms[key])
+        return tuple(room.view(len(new[0]), slots.count) for room in rooms[key])
 
-    def keep(self, key: Key, memory_SnD: Tensor, make: Callable[[Tensor], States], *, grain: Grain = FINE) -> States:
-        """States of the sentences (S, …, n, ·), made of the memory, once for each. `grain`: as in `share`."""
+    def keep(self, key: Key, memory_SnD: Tensor, make: Callable[[Tensor], States]) -> States:
+        """States of the sentences (S, …, n, ·), made of the memory, once for each."""
         rows, length = memory_SnD.shape[:2]
         if key not in self._kept:
             self._kept[key] = tuple(map(Room.of, make(memory_SnD)))
@@ -125,15 +125,7 @@ class Cache:
             for room, states in zip(self._kept[key], make(memory_SnD.index_select(0, which)), strict=True):
                 room.reach(rows, length)
                 room.put(which, states)
-        shown = grain.whole(length)
-        return tuple(room.view(rows, shown) for room in self._kept[key])
-
-    def cast(self, precision: torch.dtype) -> None:
-        """Let what attention sums up have this precision, if there is any."""
-        for room in chain.from_iterable(chain(self._shared.values(), self._kept.values())):
-            if room.states.dtype == precision:  # all have the same
-                return
-            room.states = room.states.to(precision)
+        return tuple(room.view(rows, length) for room in self._kept[key])
 
     def select(self, rows: Tensor) -> Cache:
         """The cache that has these hypotheses: rows (S, w), a line per sentence, or (S,) for w = 1.

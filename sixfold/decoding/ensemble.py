@@ -23,6 +23,10 @@ class States:
     def __init__(self, members: Sequence[State]):
         self.members = tuple(members)
 
+    @property
+    def light(self) -> bool:
+        return all(member.light for member in self.members)
+
     def select(self, rows: Tensor) -> States:
         return States([member.select(rows) for member in self.members])
 

@@ -11,7 +11,6 @@ Letters: R rows, L new tokens of each.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,40 +18,20 @@ from torch import Tensor
 SPARE = 16  # slots that are made ahead
 MUCH = 4  # times as much room as is needed is too much
 MORE = 1.25  # times as many rows or slots are made ahead, where some are added
-BLOCK = 256  # slots over which attention sums up at once
-
-
-class Grain(NamedTuple):
-    """How many slots are looked at, of which some last ones may be hidden.
-
-    A product sums up by blocks of numbers, and what is left over in another order. With no grain too few, nothing is
-    left over, and sums over slots are the same however many more are hidden.
-    """
-
-    size: int = 1
-    least: int = 0
-
-    def whole(self, slots: int) -> int:
-        size = self.size if slots <= BLOCK or self.size == 1 else BLOCK // 8  # no last block is too small
-        return max(self.least, -(-slots // size) * size)
-
-
-FINE = Grain()
-GRAINS = Grain(8, 16), Grain(8, 32)  # the last one serves all the others: there is room for it
 
 
 class Room:
     """States (rows, …, slots, ·). What was never written is 0: it is multiplied by 0, and needs to be a number."""
 
     def __init__(self, like: Tensor, rows: int, slots: int):
-        self.states = like.new_zeros(rows, *like.shape[1:-2], GRAINS[-1].whole(slots), like.shape[-1])
+        self.states = like.new_zeros(rows, *like.shape[1:-2], slots, like.shape[-1])
 
     @classmethod
     def of(cls, states: Tensor, spare: int = 0, rows: Tensor | None = None) -> Room:
         """Room with these states, or with these rows of them, and a few slots more."""
         room, slots = cls.__new__(cls), states.shape[-2]
         count = len(states) if rows is None else len(rows)
-        room.states = states.new_empty(count, *states.shape[1:-2], GRAINS[-1].whole(slots + spare), states.shape[-1])
+        room.states = states.new_empty(count, *states.shape[1:-2], slots + spare, states.shape[-1])
         room.states[..., slots:, :] = 0
         used = room.states.narrow(-2, 0, slots)
         if rows is None or torch.is_grad_enabled():
@@ -77,7 +56,7 @@ class Room:
         kept_rows, kept_slots = min(rows, had_rows), min(slots, had_slots)
         rows = int(MORE * rows) if more_rows else rows
         slots = max(slots + SPARE, int(MORE * slots)) if more_slots or too_large else had_slots
-        self.states = old.new_zeros(rows, *old.shape[1:-2], GRAINS[-1].whole(slots), old.shape[-1])
+        self.states = old.new_zeros(rows, *old.shape[1:-2], slots, old.shape[-1])
         self.view(kept_rows, kept_slots).copy_(old[:kept_rows].narrow(-2, 0, kept_slots))
 
     def put(self, rows: Tensor, states: Tensor) -> None:

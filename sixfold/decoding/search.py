@@ -7,8 +7,9 @@
                       └────── select the hypotheses that go on ◀────────┘
 
 Those that are done wait until others take their place, so that the batch stays full and nothing is
-moved. Each sentence has w hypotheses, side by side; those of one sentence have said the same number of
-tokens, those of another may have said more. Which sentences share a batch makes no difference to any.
+moved; where moving costs nothing, they leave at once. Each sentence has w hypotheses, side by side;
+those of one sentence have said the same number of tokens, those of another may have said more. Which
+sentences share a batch makes no difference to any.
 
 Letters: S sentences, w hypotheses of each, B = S·w rows, V words, n source length.
 """
@@ -29,7 +30,7 @@ from sixfold.decoding.rules import Rule
 from sixfold.decoding.step import State, StepFunction, padded
 
 REFILL = 0.25  # share of the batch that is free, at which others join: sources are read together, and not one by one
-LEAVE = 0.25  # share of the sentences that are done, at which they leave, if nobody takes their place
+LEAVE = 0.25  # share of the sentences that are done, at which they leave, where that costs copying
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,10 +203,17 @@ class Running:
         """That are not done."""
         return [sentence.job for sentence in self.sentences if not sentence.done]
 
+    @property
+    def _light(self) -> bool:
+        """Whether nothing has to be copied when somebody leaves."""
+        return self.state is not None and self.state.light
+
     def admit(self, jobs: Sequence[Job]) -> None:
         """Begin jobs, up to where all but the last token of their prompts is read, and let them join."""
         if not jobs:
             return
+        if self._light:
+            self.close_ranks()
         state, width = self.step.begin([job.source for job in jobs]), self.method.width
         if max(len(job.prompt) for job in jobs) > 1:
             state = self.step(padded([job.prompt[:-1] for job in jobs], self.step.device, "left"), state).state
@@ -285,7 +293,9 @@ class Running:
     def close_ranks(self) -> None:
         """Who is done leaves when it is worth the copying, or could go no further."""
         done = [sentence for sentence in self.sentences if sentence.done]
-        if len(done) >= max(1, LEAVE * len(self.sentences)) or any(each.steps >= each.job.limit for each in done):
+        if len(done) >= max(1, 0 if self._light else LEAVE * len(self.sentences)) or any(
+            each.steps >= each.job.limit for each in done
+        ):
             stay = [number for number, sentence in enumerate(self.sentences) if not sentence.done]
             self._select(stay, [list(range(self.method.width))] * len(stay))
             self.sentences = [self.sentences[number] for number in stay]

@@ -29,6 +29,8 @@ PART = 384  # source tokens that a CPU reads at once
 class State(Protocol):
     """What a step remembers of each row."""
 
+    light: bool  # whether to select costs next to nothing
+
     def select(self, rows: Tensor) -> Self:
         """The state of these rows, (S, w): those of a line belong to one sentence."""
 
@@ -52,7 +54,7 @@ class StepFunction(Protocol):
         """The state before the first step, when the sources are read."""
 
     def __call__(self, ids: Tensor, state: Any) -> Step:
-        """Read tokens (B, L). The scores are the caller's own, to change as it likes."""
+        """Read tokens (B, L). The scores are the caller's own, to change as it likes, until the next step."""
 
 
 class ModelStep:
@@ -76,7 +78,7 @@ class ModelStep:
         """The state before the first step. A decoder alone has no sources: each is empty."""
         if self.model.kind == "decoder_only":
             return Cache(rows=len(sources), device=self.device)
-        parts = _parts(sources) if self.device.type == "cpu" else [sources]
+        parts = parts_of(sources) if self.device.type == "cpu" else [sources]
         return Cache(together([self.model.encode(padded(part, self.device)) for part in parts]))
 
     def __call__(self, ids: Tensor, state: Cache) -> Step:
@@ -101,7 +103,7 @@ def next_words(model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
     return logits, logits.logsumexp(-1)
 
 
-def _parts(sources: Sequence[Sequence[int]]) -> Iterator[Sequence[Sequence[int]]]:
+def parts_of(sources: Sequence[Sequence[int]]) -> Iterator[Sequence[Sequence[int]]]:
     """Neighbours that are read together: no more than a CPU's caches can hold the states of."""
     first, longest = 0, 0
     for last, source in enumerate(sources):

@@ -14,9 +14,9 @@ from sixfold.config import Decoding
 from sixfold.decoding.alignment import watched_layer
 from sixfold.decoding.beam import Beam
 from sixfold.decoding.ensemble import Ensemble
+from sixfold.decoding.fused import make_step
 from sixfold.decoding.greedy import Greedy
 from sixfold.decoding.length import Length
-from sixfold.decoding.quick import make_step
 from sixfold.decoding.rules import Rule, make_rules
 from sixfold.decoding.sample import Sample
 from sixfold.decoding.search import Hypothesis, Job, Method, search

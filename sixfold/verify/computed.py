@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -220,6 +220,8 @@ class Written:
     sources: list[Sequence[int]]  # of each sentence
     rows: list[list[int]]  # what each of its w hypotheses has said
     width: int = 1  # w
+
+    light: ClassVar[bool] = False
 
     def select(self, rows: Tensor) -> Written:
         lines = (rows[:, None] if rows.dim() == 1 else rows).tolist()

@@ -40,7 +40,7 @@ def test_a_recipe_with_other_sizes(sixfold, tmp_path):
     assert found["wishes"]["beams"] == [1]
     assert {"cpu", "load at the start", "torch", "command"} <= found["machine"].keys()
     assert "target tokens/s" in out
-    assert "QuickStep" in out
+    assert "FusedStep" in out
     assert "random words" in out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.json"]  # nothing else is left
 

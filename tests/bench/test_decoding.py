@@ -108,7 +108,7 @@ def test_what_ctranslate2_can_not_express_is_named(tmp_path):
 def test_the_step_and_its_reason():
     wishes = Wishes(precisions=["float32"])
     with recipe() as subject:
-        assert decoding.steps(subject, wishes)["float32"]["step"] == "QuickStep"
+        assert decoding.steps(subject, wishes)["float32"]["step"] == "FusedStep"
     with recipe(("universal",)) as subject:
         found = decoding.steps(subject, wishes)["float32"]
         assert found["step"] == "ModelStep"
@@ -134,7 +134,7 @@ def test_the_section_says_all_of_it():
         assert case["contenders"]["sixfold float32"]["same_lines"] == 1
     ((head, rows),) = tables(found)
     assert {len(head)} == {len(row) for row in rows}
-    assert any("QuickStep" in note for note in notes(found))
+    assert any("FusedStep" in note for note in notes(found))
 
 
 def test_tokens_of_a_case_are_those_that_were_written():

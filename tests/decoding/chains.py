@@ -10,6 +10,8 @@ from sixfold.decoding.step import Step, padded
 class Rows:
     """A state that knows, for each row, which sentence it is and what it has read."""
 
+    light = False
+
     def __init__(self, rows, width=1):
         self.rows, self.width = rows, width
 

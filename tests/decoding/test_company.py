@@ -8,11 +8,12 @@ import torch
 
 from sixfold import BOS, EOS
 from sixfold.decoding.beam import Beam
+from sixfold.decoding.fused import FusedStep, make_step
 from sixfold.decoding.greedy import Greedy
 from sixfold.decoding.length import Length
-from sixfold.decoding.quick import make_step
 from sixfold.decoding.sample import Sample
 from sixfold.decoding.search import Job, Running, _Waiting, search
+from sixfold.decoding.shelf import Shelf
 from sixfold.decoding.step import ModelStep, Step
 from tests.decoding.chains import Anew
 from tests.small import MODIFICATIONS, POSITIONS, applies, moved_model, seeded
@@ -125,22 +126,29 @@ def test_in_single_precision_too():
 
 @pytest.mark.parametrize("method", [Greedy(), Beam(3)], ids=["greedy", "beam"])
 @pytest.mark.parametrize("long_first", [True, False])
+@pytest.mark.parametrize("step", [ModelStep, FusedStep])
 @torch.inference_mode()
-def test_one_long_text_does_not_make_room_for_all(method, long_first):
+def test_one_long_text_does_not_make_room_for_all(method, long_first, step):
     """Room, in tokens, is bounded by the budget, whoever comes before or after whom."""
     budget, model = 2048, made("encoder_decoder", (), torch.float32)
     lengths = [300, 300, *[3] * 400] if long_first else [*[3] * 400, 300, 300]
     jobs = [Job(source=[5] * (length - 1) + [EOS], limit=min(length, 40)) for length in lengths]
-    running, waiting = Running(make_step(model), method, (0, 1)), _Waiting(jobs, budget // method.width)
+    running, waiting = Running(step(model), method, (0, 1)), _Waiting(jobs, budget // method.width)
     while True:
         running.admit(waiting.take(running.jobs))
         running.close_ranks()
         if not running.sentences:
             break
         running.advance()
-        held = running.state._kept
-        (room,) = {each.states.shape[0] * each.states.shape[-2] for several in held.values() for each in several}
-        assert room <= 12 * budget
+        assert _room(running.state) <= 12 * budget
+
+
+def _room(state):
+    """Homes × slots for what was read."""
+    if isinstance(state, Shelf):
+        return max(room[0].shape[0] * room[0].shape[1] for room in (*state.memory, *state.past))
+    (room,) = {each.states.shape[0] * each.states.shape[-2] for several in state._kept.values() for each in several}
+    return room
 
 
 @torch.inference_mode()

@@ -6,9 +6,9 @@ import torch
 from sixfold import BOS, EOS, PAD, Tap
 from sixfold.config import Decoding
 from sixfold.decoding import task
+from sixfold.decoding.fused import make_step
 from sixfold.decoding.greedy import Greedy
 from sixfold.decoding.length import Length
-from sixfold.decoding.quick import make_step
 from sixfold.decoding.rules import Rule
 from sixfold.decoding.search import Job, search
 from sixfold.decoding.task import Stopped

@@ -9,10 +9,11 @@ import pytest
 import safetensors.torch
 import torch
 
-from sixfold import transformer
+from sixfold import kernels, transformer
 from sixfold.call import EOS, PAD
-from sixfold.decoding import step
+from sixfold.decoding import step, task
 from sixfold.decoding.cache import Cache
+from sixfold.decoding.step import ModelStep
 from sixfold.decoding.translation import Translation
 from sixfold.export import to_ctranslate2
 from sixfold.files import save_tensors
@@ -67,8 +68,21 @@ def test_another_tokenizer(run):
     assert failing(run) == {"tokenizers"}
 
 
+def test_a_shelf_that_forgets(run, monkeypatch):
+    lay = kernels.lay
+
+    def forgetful(x, part, *rest):
+        values = x.copy()
+        values[:, part + 1] *= 0.98
+        lay(values, part, *rest)
+
+    monkeypatch.setattr(kernels, "lay", forgetful)
+    assert failing(run, QUICK) == {"cache"}
+
+
 def test_a_cache_that_forgets(run, monkeypatch):
     share = Cache.share
+    monkeypatch.setattr(task, "make_step", ModelStep)
 
     def forgetful(cache, key, new, **rest):
         (k, v), seen = share(cache, key, new, **rest)
@@ -87,6 +101,7 @@ def test_padding_that_is_read(run, monkeypatch):
 
     padded = step.padded
     monkeypatch.setattr(step, "padded", leaking)
+    monkeypatch.setattr(task, "make_step", ModelStep)
     assert failing(run, ["batch", "cache", "attention", "micro-batches", "resume", "loss"]) == {"batch", "cache"}
 
 

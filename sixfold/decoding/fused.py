@@ -1,0 +1,307 @@
+"""The step of plain decoders on a CPU: rows of tokens without padding, products, and compiled loops between them.
+
+A step of `ModelStep` goes through the layers as they are written; while each row gets one new token, most of the time
+goes into calling small operations, into masks, and into reading padding. Here every token that is read is a row,
+whoever it belongs to: products take all rows at once, and what is between two products takes one pass over them
+(`sixfold/kernels.py`). Each query looks at its own past, slot by slot, and at nothing that is hidden. The sums are
+those of `ModelStep`, in another order.
+
+It serves decoders of attention, cross-attention, and feed-forward layers of any kind, with any norm. Other attentions,
+and other ways to put a layer together, are left to `ModelStep`.
+
+Letters: S sentences, w hypotheses of each, B = S·w, L new tokens, R rows, D width, H heads, K head width, n source
+length, V words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sixfold import kernels
+from sixfold.call import PAD, Call
+from sixfold.decoding.rows import Around, Desk, Inner, Sheet, map_of, norm_of
+from sixfold.decoding.shelf import Room, Shelf, View, make_room
+from sixfold.decoding.step import ModelStep, Step, next_words, padded, parts_of
+from sixfold.entry import begin
+from sixfold.int8 import Int8Linear
+from sixfold.models import EncoderDecoder, Model
+from sixfold.modifications.learned_positions import LearnedPositions
+from sixfold.modifications.post_norm import PostNorm
+from sixfold.transformer import (
+    Attention,
+    CrossAttention,
+    DecoderLayer,
+    EncoderLayer,
+    Input,
+    LastState,
+    PreNorm,
+    Sight,
+    Sinusoid,
+    SoftmaxHead,
+    Stack,
+    TokenEmbedding,
+)
+
+_KNOWN: dict[str, tuple[type, ...]] = {
+    "attention": (Attention,),
+    "cross": (CrossAttention,),
+    **{f"around_{name}": (PreNorm, PostNorm) for name in ("attention", "cross", "feed_forward")},
+}
+LONG = 128  # source tokens, from which on torch's own attention is faster, sentence by sentence
+
+
+def unknown_part(model: Model) -> str | None:
+    """What of this model's decoder FusedStep does not know; None if it knows all."""
+    weight = next(model.parameters())
+    if weight.device.type != "cpu" or weight.dtype != torch.float32:
+        return f"{weight.dtype} on {weight.device.type}".removeprefix("torch.")
+    if not isinstance(model, EncoderDecoder):
+        return f"a model of kind {model.kind}"
+    return _unknown_in(model.decoder, DecoderLayer)
+
+
+def _unknown_in(stack: Any, kind: type[nn.Module]) -> str | None:
+    if type(stack) is not Stack:
+        return type(stack).__name__
+    for layer in stack.layers:
+        if type(layer) is not kind:
+            return type(layer).__name__
+        for name, part in layer.named_children():
+            if name in _KNOWN and type(part) not in _KNOWN[name]:
+                return type(part).__name__
+        attention: Any = layer.attention
+        position = attention.position
+        if any(position.fills(place) for place in ("rotate", "bias", "values")):
+            return type(position).__name__
+    return None
+
+
+def make_step(model: Model, watch: str | None = None) -> FusedStep | ModelStep:
+    """The fastest step that this model has."""
+    return FusedStep(model) if watch is None and unknown_part(model) is None else ModelStep(model, watch)
+
+
+class FusedStep:
+    """The step of an encoder-decoder whose decoder is known throughout. Its scores hold until the next step."""
+
+    def __init__(self, model: Any):
+        part = unknown_part(model)
+        if part is not None:
+            raise ValueError(f"FusedStep does not know {part}; ModelStep serves every model")
+        self.model = model
+        self.device = torch.device("cpu")
+        self.desk = desk = Desk()
+        self.layers = [_DecoderLayer(layer, desk) for layer in model.decoder.layers]
+        self.final = norm_of(model.decoder.final)
+        self.entrance = _Entrance(model, "decoder", desk)
+        self.reader = _Reader(model, desk) if _Reader.knows(model) else None
+        plain = type(model.head) is SoftmaxHead and isinstance(model._table["output"], TokenEmbedding)
+        self.output = map_of(model._table["output"], desk) if plain else None
+        self.whole = isinstance(model.decoder.layers[0].attention.qkv, Int8Linear)  # so are keys and values
+
+    @torch.no_grad()
+    def begin(self, sources: Sequence[Sequence[int]]) -> Shelf:
+        """The state before the first step, when the sources are read."""
+        read, whole, number = self.reader or self._read_as_it_is, self.whole, len(sources)
+        longest, lengths = max(map(len, sources)), list[int]()
+        memory = [make_room(number, longest, layer.cross_shape, whole) for layer in self.layers]
+        for part in parts_of(sources):
+            states, length = read(part)
+            home = np.repeat(np.arange(len(lengths), len(lengths) + len(part)), length)
+            slot = np.concatenate([np.arange(each) for each in length])
+            for layer, room, x in zip(self.layers, memory, states, strict=True):
+                kernels.lay(layer.keys_and_values(x), 0, *room, home, slot)
+            lengths += length
+        past = [make_room(number, 0, layer.shape, whole) for layer in self.layers]
+        return Shelf.empty(memory, past, np.array(lengths))
+
+    def _read_as_it_is(self, sources: Sequence[Sequence[int]]) -> tuple[list[Tensor], list[int]]:
+        """By the model's own encoder. → for each layer of the decoder, states of all tokens (R, D); the lengths"""
+        memory = self.model.encode(padded(sources, self.device))
+        rows, length = memory.states[0].shape[:2]
+        real = torch.ones(rows, length, dtype=torch.bool) if memory.real is None else memory.real
+        return [states[real] for states in memory.states], real.sum(1).tolist()
+
+    @torch.no_grad()
+    def __call__(self, ids: Tensor, state: Shelf) -> Step:
+        read = ids.numpy()
+        real = read != PAD
+        news = state.add(real)
+        self.desk.clear(len(news.position))
+        x, call = self.entrance(read[real], news.position)
+        for layer, past, memory in zip(self.layers, state.past, state.memory, strict=True):
+            layer.attend(x, past, news.slot, news.past)
+            layer.attend_to_memory(x, memory, news.memory)
+            layer.feed_forward(x, call)
+        self.final(x, x)
+        scores, log_z = self._next_words(x, real)
+        return Step(scores, log_z, state)
+
+    def _next_words(self, x: Sheet, real: np.ndarray) -> tuple[Tensor, Tensor]:
+        """After the newest token of each row (B, L), which stands last. Of a row of padding, it does not matter."""
+        if real.shape[1] > 1:
+            newest = (real.sum(1).cumsum() - 1).clip(min=0)
+            self.desk.clear(len(real))
+            x = Sheet.of(x.tensor[torch.from_numpy(newest)])
+        if self.output is None:
+            return next_words(self.model, x.tensor)
+        scores, log_z = self.output.scores(x), np.empty(len(real), np.float32)
+        kernels.normalise(scores.array, log_z)
+        return scores.tensor, torch.from_numpy(log_z)
+
+
+class _Entrance:
+    """√D · E[id] + position, or whatever the model does."""
+
+    def __init__(self, model: Any, stack: str, desk: Desk):
+        role, entrance = {"encoder": ("source", "encoder_input"), "decoder": ("target", "decoder_input")}[stack]
+        self.input: Input = getattr(model, entrance)
+        self.table, self.limit, self.desk = model._table[role], model.limits.get(stack), desk
+        self.width = model.sizes.d_model
+        self.waves = np.empty((0, self.width), np.float32)  # of all positions so far
+
+    @property
+    def plain(self) -> bool:
+        position = self.input.position
+        known = type(position) in (Sinusoid, LearnedPositions) or not position.fills("embed")
+        return known and type(self.table).forward is TokenEmbedding.forward
+
+    def __call__(self, ids: np.ndarray, position: np.ndarray) -> tuple[Sheet, Call]:
+        """→ (R, D), and the call for parts that are called as they are, with rows of one token"""
+        last = int(position.max()) + 1
+        if self.limit is not None and last > self.limit:
+            raise ValueError(f"{last} positions, but this model has learned only {self.limit}; shorten the text")
+        x, positions = self.desk.sheet("x", self.width), torch.from_numpy(position)[:, None]
+        call = Call(positions=positions, key_positions=positions, sight=Sight(), causal=True)
+        if self.plain:
+            table = self.table.weight.detach().numpy()
+            kernels.embed(ids, table, self._waves(last), position, x.array)
+        else:
+            embedded, call = self.input(torch.from_numpy(ids)[:, None], self.table, call)
+            x.tensor.copy_(embedded[:, 0])
+        return x, call
+
+    def _waves(self, slots: int) -> np.ndarray:
+        """What is added at each position, (slots or more, D)."""
+        if len(self.waves) < slots:
+            many = 2 * slots if self.limit is None else self.limit
+            call = begin(torch.ones(1, many, dtype=torch.long), None, causal=True)
+            self.waves = self.input.position.embed(torch.zeros(1, many, self.width), call)[0].numpy()
+        return self.waves
+
+
+class _Layer:
+    """Self-attention and feed-forward, for rows x (R, D), which they change."""
+
+    def __init__(self, layer: Any, desk: Desk):
+        self.desk, attention = desk, layer.attention
+        self.qkv, self.output = map_of(attention.qkv, desk), map_of(attention.output, desk)
+        self.shape = attention.heads, self.qkv.outputs // (3 * attention.heads)
+        self.around_attention = Around(layer.around_attention, desk)
+        self.around_feed_forward = Around(layer.around_feed_forward, desk)
+        self.inner = Inner(layer.feed_forward, desk) if Inner.knows(layer.feed_forward) else None
+        self.whole_feed_forward = layer.feed_forward
+
+    def _queries_keys_values(self, x: Sheet) -> np.ndarray:
+        """(R, 3, H, K)"""
+        qkv = self.desk.sheet("qkv", self.qkv.outputs)
+        self.qkv(self.around_attention.before(x), qkv)
+        return qkv.array.reshape(len(qkv.array), 3, *self.shape)
+
+    def feed_forward(self, x: Sheet, call: Call) -> None:
+        y = self.around_feed_forward.before(x)
+        if self.inner is not None:
+            self.inner.add(y, x)
+        else:
+            x.tensor.add_(self.whole_feed_forward(y.tensor[:, None], call)[:, 0])
+        self.around_feed_forward.after(x)
+
+
+class _DecoderLayer(_Layer):
+    def __init__(self, layer: Any, desk: Desk):
+        super().__init__(layer, desk)
+        cross = layer.cross
+        self.q, self.kv = map_of(cross.q, desk), map_of(cross.kv, desk)
+        self.cross_shape = cross.heads, self.q.outputs // cross.heads
+        self.cross_output, self.around_cross = map_of(cross.output, desk), Around(layer.around_cross, desk)
+
+    def attend(self, x: Sheet, room: Room, slot: np.ndarray, view: View) -> None:
+        qkv = self._queries_keys_values(x)
+        kernels.lay(qkv, 1, *room, view.home, slot)
+        self.output.add(_looked(self.desk, qkv, room, 0, view), x)
+        self.around_attention.after(x)
+
+    def attend_to_memory(self, x: Sheet, room: Room, view: View) -> None:
+        q = self.desk.sheet("q", self.q.outputs)
+        self.q(self.around_cross.before(x), q)
+        q_R1HK = q.array.reshape(len(q.array), 1, *self.cross_shape)
+        self.cross_output.add(_looked(self.desk, q_R1HK, room, 0, view), x)
+        self.around_cross.after(x)
+
+    def keys_and_values(self, states: Tensor) -> np.ndarray:
+        """States of sources (R, D) → (R, 2, H, K)"""
+        self.desk.clear(len(states))
+        made = Sheet.of(states.new_empty(len(states), self.kv.outputs))
+        self.kv(Sheet.of(states), made)
+        return made.array.reshape(len(states), 2, *self.cross_shape)
+
+
+def _looked(desk: Desk, q: np.ndarray, room: Room, part: int, view: View) -> Sheet:
+    """What the heads of all rows found, (R, H·K)."""
+    rows, _, heads, width = q.shape
+    found = desk.sheet("found", heads * width)
+    kernels.look(q, *room, part, *view, found.array.reshape(rows, heads, width))
+    return found
+
+
+class _Reader:
+    """An encoder that is known throughout, over tokens of several sources at once, without padding."""
+
+    def __init__(self, model: Any, desk: Desk):
+        self.desk, self.entrance = desk, _Entrance(model, "encoder", desk)
+        self.layers = [_EncoderLayer(layer, desk) for layer in model.encoder.layers]
+        self.final, self.readers = norm_of(model.encoder.final), len(model.decoder.layers)
+
+    @staticmethod
+    def knows(model: Any) -> bool:
+        if _unknown_in(model.encoder, EncoderLayer) is not None or type(model.bridge) is not LastState:
+            return False
+        return all(Inner.knows(layer.feed_forward) for layer in model.encoder.layers)
+
+    def __call__(self, sources: Sequence[Sequence[int]]) -> tuple[list[Tensor], list[int]]:
+        """→ for each layer of the decoder, states of all tokens (R, D); the lengths of the sources"""
+        lengths = np.array([len(source) for source in sources])
+        starts = lengths.cumsum() - lengths
+        line = np.repeat(np.arange(len(sources)), lengths)
+        position = np.arange(len(line)) - starts[line]
+        order = starts[:, None] + np.arange(lengths.max())
+        self.desk.clear(len(line))
+        x, call = self.entrance(np.concatenate([np.asarray(source) for source in sources]), position)
+        view = View(np.zeros_like(line), order, line, lengths[line])
+        for layer in self.layers:
+            layer.attend(x, view, lengths)
+            layer.feed_forward(x, call)
+        self.final(x, x)
+        return [x.tensor.clone()] * self.readers, lengths.tolist()
+
+
+class _EncoderLayer(_Layer):
+    def attend(self, x: Sheet, view: View, lengths: np.ndarray) -> None:
+        qkv = self._queries_keys_values(x)
+        short = view._replace(seen=np.where(view.seen < LONG, view.seen, 0))
+        found = _looked(self.desk, qkv, (qkv[None], None), 1, short)
+        for number in np.flatnonzero(lengths >= LONG):
+            self._look_alone(qkv, view.line == number, found)
+        self.output.add(found, x)
+        self.around_attention.after(x)
+
+    def _look_alone(self, qkv: np.ndarray, rows: np.ndarray, found: Sheet) -> None:
+        """The rows of one long source, whose neighbours make no difference."""
+        q, k, v = torch.from_numpy(qkv[rows]).permute(1, 2, 0, 3)[:, None].unbind(0)  # (1, H, n, K)
+        found.tensor[torch.from_numpy(rows)] = F.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1).flatten(1)

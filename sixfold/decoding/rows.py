@@ -1,0 +1,225 @@
+"""What a layer does with each row by itself (linear maps, norms, feed-forward layers), on arrays that are used again.
+
+Letters: R rows, I inputs, O outputs, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+from sixfold import kernels
+from sixfold.int8 import Int8Linear, Int8Table, Matrix
+from sixfold.modifications.gated import Gated
+from sixfold.modifications.post_norm import PostNorm
+from sixfold.modifications.rms_norm import RMSNorm
+from sixfold.transformer import FeedForward, PreNorm, TokenEmbedding
+
+
+class Sheet(NamedTuple):
+    """Rows, as torch and as numpy see them."""
+
+    array: np.ndarray
+    tensor: Tensor
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Sheet:
+        tensor = tensor.detach().contiguous()
+        return cls(tensor.numpy(), tensor)
+
+
+class Desk:
+    """Sheets that are written on again and again, so that nothing is allocated from one step to the next."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._paper: dict[str, np.ndarray] = {}
+        self._sheets: dict[tuple[str, int], Sheet] = {}
+
+    def clear(self, rows: int) -> None:
+        """Whatever lies on it may be written over; sheets have so many rows from now on."""
+        if rows != self.rows:
+            self.rows = rows
+            self._sheets.clear()
+
+    def sheet(self, name: str, width: int, dtype: Any = np.float32) -> Sheet:
+        """(R, width), with whatever was last written there under this name."""
+        found = self._sheets.get((name, width))
+        if found is None:
+            size, paper = self.rows * width, self._paper.get(name)
+            if paper is None or len(paper) < size:
+                paper = self._paper[name] = np.empty(size, dtype)
+            array = paper[:size].reshape(self.rows, width)
+            found = self._sheets[name, width] = Sheet(array, torch.from_numpy(array))
+        return found
+
+
+class Map(Protocol):
+    """A linear map."""
+
+    outputs: int
+
+    def __call__(self, x: Sheet, y: Sheet) -> None:
+        """y ← W x + b"""
+
+    def add(self, x: Sheet, total: Sheet) -> None:
+        """total ← total + W x + b"""
+
+    def scores(self, x: Sheet) -> Sheet:
+        """W x, for as many outputs as there are words; they hold until they are asked for again."""
+
+
+def map_of(linear: nn.Module, desk: Desk) -> Map:
+    """The map of a linear layer, or that of a table which scores words."""
+    if isinstance(linear, Int8Linear | Int8Table):
+        return _Whole(linear.matrix, getattr(linear, "bias", None), desk)
+    assert isinstance(linear, nn.Linear | TokenEmbedding)
+    return _Float(linear.weight, getattr(linear, "bias", None), desk)
+
+
+_turned: MutableMapping[Tensor, tuple[int, Tensor]] = WeakIdKeyDictionary()
+
+
+def turned(weight: Tensor) -> Tensor:
+    """Weights (O, I) → (I, O) as one multiplies fewer rows the fastest. They are made once, and anew when changed."""
+    if weight.is_inference():  # nobody knows whether it has changed
+        return weight.detach().t().contiguous()
+    made = _turned.get(weight)
+    if made is None or made[0] != weight._version:
+        made = _turned[weight] = weight._version, weight.detach().t().contiguous()
+    return made[1]
+
+
+class _Float:
+    def __init__(self, weight: Tensor, bias: Tensor | None, desk: Desk):
+        self.outputs, self.desk = len(weight), desk
+        self.weight, self.bias = turned(weight), None if bias is None else bias.detach()
+
+    def __call__(self, x: Sheet, y: Sheet) -> None:
+        if self.bias is None:
+            torch.mm(x.tensor, self.weight, out=y.tensor)
+        else:
+            torch.addmm(self.bias, x.tensor, self.weight, out=y.tensor)
+
+    def add(self, x: Sheet, total: Sheet) -> None:
+        total.tensor.addmm_(x.tensor, self.weight)
+        if self.bias is not None:
+            total.tensor.add_(self.bias)
+
+    def scores(self, x: Sheet) -> Sheet:
+        y = self.desk.sheet("scores", self.outputs)
+        torch.mm(x.tensor, self.weight, out=y.tensor)
+        return y
+
+
+class _Whole:
+    """In whole numbers of 8 bits: see sixfold/int8.py."""
+
+    def __init__(self, matrix: Matrix, bias: Tensor | None, desk: Desk):
+        self.weight, self.desk = matrix.whole, desk  # (I, O)
+        self.inputs, self.outputs = matrix.whole.shape
+        self.scale = matrix.scale.numpy()
+        self.bias = np.zeros(self.outputs, np.float32) if bias is None else bias.detach().numpy()
+
+    def __call__(self, x: Sheet, y: Sheet) -> None:
+        sums, largest = self._sums(x)
+        kernels.rescale(sums.array, largest, self.scale, self.bias, y.array)
+
+    def add(self, x: Sheet, total: Sheet) -> None:
+        sums, largest = self._sums(x)
+        kernels.add_rescaled(sums.array, largest, self.scale, self.bias, total.array)
+
+    def scores(self, x: Sheet) -> Sheet:
+        sums, largest = self._sums(x, "scores")
+        kernels.rescale_scores(sums.array, largest, self.scale)
+        return Sheet(sums.array.view(np.float32), sums.tensor.view(torch.float32))
+
+    def _sums(self, x: Sheet, name: str = "sums") -> tuple[Sheet, np.ndarray]:
+        """→ exact sums (R, O), and the largest number of each row of x"""
+        whole = self.desk.sheet("whole", self.inputs, np.int8)
+        sums = self.desk.sheet(name, self.outputs, np.int32)
+        largest = self.desk.sheet("largest", 1).array[:, 0]
+        kernels.quantise(x.array, whole.array, largest)
+        torch._int_mm(whole.tensor, self.weight, out=sums.tensor)
+        return sums, largest
+
+
+Norm = Callable[[Sheet, Sheet], None]  # (x, y): y ← Norm(x)
+
+
+def norm_of(norm: nn.Module) -> Norm:
+    if type(norm) is nn.LayerNorm:
+        weight, bias, epsilon = norm.weight.detach().numpy(), norm.bias.detach().numpy(), norm.eps
+        return lambda x, y: kernels.norm(x.array, weight, bias, epsilon, y.array)
+    if type(norm) is RMSNorm and norm.channels == len(norm.weight):
+        root = norm.weight.detach().numpy()
+        return lambda x, y: kernels.rms_norm(x.array, root, 1e-6, y.array)
+
+    def as_it_is(x: Sheet, y: Sheet) -> None:
+        y.tensor.copy_(norm(x.tensor))
+
+    return as_it_is
+
+
+class Around:
+    """x + Sublayer(Norm(x)), or Norm(x + Sublayer(x)): what comes before and after the sub-layer."""
+
+    def __init__(self, residual: Any, desk: Desk):
+        assert type(residual) in (PreNorm, PostNorm)
+        self.norm, self.desk, self.first = norm_of(residual.norm), desk, type(residual) is PreNorm
+
+    def before(self, x: Sheet) -> Sheet:
+        """What the sub-layer reads."""
+        if not self.first:
+            return x
+        y = self.desk.sheet("normed", x.array.shape[1])
+        self.norm(x, y)
+        return y
+
+    def after(self, x: Sheet) -> None:
+        """When the sub-layer's output is added to x."""
+        if not self.first:
+            self.norm(x, x)
+
+
+class Inner:
+    """A feed-forward layer, plain or gated."""
+
+    def __init__(self, layer: nn.Module, desk: Desk):
+        assert isinstance(layer, FeedForward | Gated)
+        self.inner, self.outer, self.desk = map_of(layer.inner, desk), map_of(layer.outer, desk), desk
+        self.activate = _gated(layer.gate) if isinstance(layer, Gated) else _in_place(layer.activation)
+
+    @staticmethod
+    def knows(layer: nn.Module) -> bool:
+        return type(layer) in (FeedForward, Gated)
+
+    def add(self, x: Sheet, total: Sheet) -> None:
+        """total ← total + the layer's output"""
+        y = self.desk.sheet("inner", self.inner.outputs)
+        self.inner(x, y)
+        self.outer.add(self.activate(y), total)
+
+
+def _in_place(activation: Callable[[Tensor], Tensor]) -> Callable[[Sheet], Sheet]:
+    if activation is not torch.relu:
+        return lambda y: Sheet.of(activation(y.tensor))
+
+    def relu(y: Sheet) -> Sheet:
+        y.tensor.relu_()
+        return y
+
+    return relu
+
+
+def _gated(gate: Callable[[Tensor], Tensor]) -> Callable[[Sheet], Sheet]:
+    def activate(y: Sheet) -> Sheet:
+        a, b = y.tensor.chunk(2, dim=-1)
+        return Sheet.of(gate(a) * b)
+
+    return activate
