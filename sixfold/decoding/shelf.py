@@ -98,8 +98,7 @@ class Shelf:
 
     def _reach(self, slots: int, tokens: int) -> None:
         if slots > _size(self.past)[1]:
-            more = max(slots + SPARE, int(MORE * slots))
-            self.past = _each(self.past, lambda array: _longer(array, more))
+            self.past = _each(self.past, lambda array: _longer(array, _ahead(slots)))
         if tokens > self.order.shape[1]:
             self.order = _longer(self.order, tokens + SPARE)
 
@@ -142,7 +141,7 @@ class Shelf:
         longest, slots = (_most(ours[stay], theirs) for ours, theirs in _both(self, other))
         needed = [(_size(rooms), most) for rooms, most in ((self.memory, longest), (self.past, slots)) if rooms]
         if any(_unfit(*size, total, most) for size, most in needed):
-            self._move(stay, int(MORE * total), longest, slots)
+            self._move(stay, int(MORE * total), _ahead(longest), _ahead(slots))
         taken = set(self.home[stay].tolist())
         return np.array([home for home in range(_size(self.past)[0]) if home not in taken][: len(other.home)])
 
@@ -169,6 +168,11 @@ def _both(ours: Shelf, theirs: Shelf) -> tuple[tuple[np.ndarray, np.ndarray], ..
 
 def _most(*numbers: np.ndarray) -> int:
     return max(int(each.max(initial=0)) for each in numbers)
+
+
+def _ahead(slots: int) -> int:
+    """With some to spare: who comes next is often a little longer."""
+    return max(slots + SPARE, int(MORE * slots))
 
 
 def _unfit(had_homes: int, had_slots: int, homes: int, slots: int) -> bool:
