@@ -9,6 +9,7 @@ Letters: R rows, I inputs, O outputs, D width, H heads, K head width, S sentence
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,16 @@ from numba.extending import intrinsic
 LEAST = 1e-30  # a row of zeros has a scale, too
 _STRETCH = 64  # words of which the largest is found at once
 
-_kernel: Any = njit(fastmath=True, nogil=True, error_model="numpy", cache=True)
 _intrinsic: Any = intrinsic
 _part: Any = njit(fastmath=True, error_model="numpy", inline="always")
+
+
+def _kernel(function: Callable[..., None]) -> Any:
+    """Compiled at its first call, and kept on disk beside the program, or in the user's cache, or else nowhere."""
+    try:
+        return njit(fastmath=True, nogil=True, error_model="numpy", cache=True)(function)
+    except RuntimeError:  # there is no place that may be written to
+        return njit(fastmath=True, nogil=True, error_model="numpy")(function)
 
 
 @_intrinsic

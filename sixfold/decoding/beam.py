@@ -121,13 +121,19 @@ class Beam:
         if all(group.done for group in sentence.groups):
             self._finish(sentence)
 
-    def _go_on(self, sentence: _Beams, group: _Group, candidates: list[Candidate]) -> list[Open]:
+    def _go_on(self, sentence: _Beams, group: _Group, candidates: Iterable[Candidate]) -> list[Open]:
         """Put aside who has ended. → who goes on, k places"""
         size, going = len(group.places), list[list[Candidate]]()
         for bank in _banks(sentence, candidates):
-            for end in (candidate for candidate in bank[:size] if candidate.word == EOS):
-                self._found(sentence, group, end)
-            going.append([candidate for candidate in bank if candidate.word != EOS])
+            others: list[Candidate] = []
+            for number, candidate in enumerate(bank, 1):
+                if candidate.word != EOS:
+                    others.append(candidate)
+                elif number <= size:
+                    self._found(sentence, group, candidate)
+                if number >= size and len(others) == size:
+                    break
+            going.append(others)
         fair = islice(_fairly(going, size), size)
         opens = [sentence.open[c.place].say(c.word, c.log_p, c.rank, c.place) for c in fair]
         return opens + [empty(place) for place in group.places[len(opens) :]]
@@ -179,20 +185,18 @@ class _Best:
         log_p = words.scores.gather(-1, word) - words.log_z[..., None]
         looked_at = best.shape[-1]
         rank, word, log_p = (t.unflatten(1, (groups, each)).flatten(2) for t in (rank, word, log_p))  # (S, G, k·T)
-        rank, order = rank.topk(min(2 * each + dearer * each, each * looked_at))
+        rank, order = top(rank, min(2 * each + dearer * each, each * looked_at))
         listed = (rank, order // looked_at, word.gather(-1, order), log_p.gather(-1, order))
         self._listed = [t.tolist() for t in listed]
         self._each = each
 
-    def candidates(self, number: int, group: int) -> list[Candidate]:
+    def candidates(self, number: int, group: int) -> Iterator[Candidate]:
         """At least twice as many as the group has places, the best first."""
         first = group * self._each
         lists = (listed[number][group] for listed in self._listed)
-        return [
-            Candidate(rank, rank, first + place, word, log_p)
-            for rank, place, word, log_p in zip(*lists, strict=True)
-            if rank > -math.inf
-        ]
+        for rank, place, word, log_p in zip(*lists, strict=True):
+            if rank > -math.inf:
+                yield Candidate(rank, rank, first + place, word, log_p)
 
     def demanded(self, number: int, places: range) -> Iterator[Candidate]:
         """What would make progress with the words that rules demand, and EOS."""
@@ -208,7 +212,7 @@ class _Best:
                         yield Candidate(rank, rank, place, word, log_p)
 
 
-def _made_dearer(candidates: list[Candidate], taken: Counter[int], cost: float) -> list[Candidate]:
+def _made_dearer(candidates: Iterable[Candidate], taken: Counter[int], cost: float) -> Iterable[Candidate]:
     """The candidates, when words cost something for each time that they were taken."""
     if not taken:
         return candidates
@@ -241,7 +245,7 @@ def _in_turn(banks: Sequence[Sequence[Candidate]]) -> Iterable[Candidate]:
     return (candidate for turn in zip_longest(*banks) for candidate in turn if candidate is not None)
 
 
-def _banks(sentence: _Beams, candidates: list[Candidate]) -> list[list[Candidate]]:
+def _banks(sentence: _Beams, candidates: Iterable[Candidate]) -> Sequence[Iterable[Candidate]]:
     """The candidates by how much of what is demanded they have, most first."""
     if not sentence.demanding:
         return [candidates]
