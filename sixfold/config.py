@@ -177,8 +177,8 @@ class Decoding(Section):
         "truncate", description="what becomes of a longer source: truncate (with a warning) or refuse"
     )
     batch_tokens: int = Field(4096, gt=0, description="source tokens decoded together, times the hypotheses of each")
-    precision: Literal["float32", "int8"] = Field(
-        "float32", description="float32: the model's own; int8: linear maps in 8 bits, for wide models on a CPU"
+    precision: Literal["float32", "int8", "auto"] = Field(
+        "float32", description="float32: the model's own; int8: linear maps in 8 bits; auto: int8 on a CPU"
     )
     beam_size: int = Field(1, gt=0, description="hypotheses of a sentence side by side; 1: greedy")
     n_best: int = Field(1, gt=0, description="how many outputs to give; those of a beam all differ")

@@ -1,7 +1,7 @@
 """Linear maps in whole numbers of 8 bits: on a CPU several times as fast, and a little less exact.
 
     y = x Wᵀ + b      x ≈ a · X,  a = max|x| / 127 of each row,        X whole numbers from −127 to 127
-                      W ≈ s · W', s = max|w| / 127 of each output,     W' the same
+                      W ≈ s · W', s = max|w| / 127 of each output,     W' the same (or ± 63: see `largest_weight`)
                       y ≈ a s · (X W'ᵀ) + b, whose sums are exact
 
 Each row of x has a scale of its own, so that what comes out for one sentence does not depend on its neighbours. All
@@ -16,7 +16,7 @@ Letters: R rows, I inputs, O outputs.
 from __future__ import annotations
 
 import copy
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -32,12 +32,24 @@ _MANY = 1 << 17  # results, from which on it is worth the trouble to have them s
 _made: WeakKeyDictionary[Model, tuple[tuple[int, ...], Model]] = WeakKeyDictionary()
 
 
+@cache
+def largest_weight() -> int:
+    """The largest whole number that a weight may be, so that products are exact on this machine: it is tried.
+
+    CPUs without instructions for it add up two products in 16 bits, which overflow with numbers of 8 bits.
+    """
+    signs = torch.tensor([1, -1]).repeat(16)
+    x = (127 * signs[:, None]).expand(-1, 64).to(torch.int8)
+    exact = torch._int_mm(x, x.t()) == 64 * 127**2 * torch.outer(signs, signs)
+    return 127 if bool(exact.all()) else 63
+
+
 class Matrix:
     """Weights (O, I) in 8 bits."""
 
     def __init__(self, weight: Tensor):
         exact = weight.detach().float()
-        scale = exact.abs().amax(1).clamp_min(_LEAST) / 127  # (O,)
+        scale = exact.abs().amax(1).clamp_min(_LEAST) / largest_weight()  # (O,)
         self.whole = (exact / scale[:, None]).round().to(torch.int8).t()  # (I, O)
         self.scale = scale / 127  # and that of the largest number of a row, which stands for 127
 

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 import sixfold as package
-from sixfold.cli import main
+from sixfold.cli import main, writing
 from sixfold.decoding import workers
+from sixfold.decoding.translator import Translator
 from tests import runs
 
 
@@ -364,3 +365,17 @@ def test_a_mistake_in_an_option_is_not_blamed_on_the_file(sixfold, run):
 def test_coverage_needs_cross_attention(sixfold, lm):
     code, _, err = sixfold("generate", lm, "--prompt", "a", "--beam_size", 2, "--coverage_penalty", 0.2)
     assert (code, "coverage_penalty needs cross-attention" in err) == (2, True)
+
+
+def test_a_large_file_is_shared_without_being_asked(sixfold, run, monkeypatch, tmp_path):
+    """A process for so many bytes, but no more than there are cores; never for what comes line by line."""
+    asked = []
+    monkeypatch.setattr(Translator, "stream", lambda self, lines, workers, **rest: asked.append(workers) or iter(()))
+    monkeypatch.setattr(writing, "_WORTH_A_WORKER", 10)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    for size in (1, 19, 20, 1000):
+        (tmp_path / "in.txt").write_bytes(b"x" * size)
+        sixfold("translate", run, tmp_path / "in.txt")
+    sixfold("translate", run, tmp_path / "in.txt", "--workers", 0)
+    sixfold("translate", run, stdin=b"x" * 100)
+    assert asked == [0, 0, 2, 3, 0, 0]

@@ -1,5 +1,10 @@
 """Linear maps in 8 bits: how exact they are, and that nobody depends on their neighbours."""
 
+import os
+import platform
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +14,7 @@ from sixfold.config import Decoding
 from sixfold.decoding.beam import Beam
 from sixfold.decoding.fused import FusedStep, make_step
 from sixfold.decoding.greedy import Greedy
-from sixfold.decoding.task import Speech
+from sixfold.decoding.task import Speech, in_8_bits
 from sixfold.text.tokenizer import Tokenizers, train_tokenizer
 from tests.decoding.test_company import found, writers
 from tests.small import moved_model, seeded
@@ -90,3 +95,30 @@ def test_the_configuration_asks_for_it():
     speech = Speech([model], Tokenizers(letters, letters), Decoding(precision="int8"))
     assert isinstance(speech.step, FusedStep)
     assert speech.models == [int8.quantised(model)]
+
+
+def test_auto_is_int8_on_a_cpu():
+    model = made()
+    assert not in_8_bits(model, Decoding())
+    assert in_8_bits(model, Decoding(precision="auto"))
+    assert not in_8_bits(model.to("meta"), Decoding(precision="auto"))
+
+
+PROGRAM = """
+import torch
+from sixfold.int8 import Matrix, largest_weight
+x, weight = torch.full((40, 96), -5.0), torch.full((24, 96), 3.0)
+print(largest_weight(), float((Matrix(weight)(x) - x @ weight.T).abs().max()) < 1e-2)
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="it names instructions of another machine")
+def test_where_products_of_8_bits_overflow_weights_have_7():
+    answer = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"},
+        capture_output=True,
+        text=True,
+    )
+    assert answer.stdout.split() in (["63", "True"], ["127", "True"]), answer.stderr
+    assert int8.largest_weight() in (63, 127)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from sixfold.decoding.writer import Writer
     from sixfold.text.tokenizer import Tokenizer
 
+_WORTH_A_WORKER = 1 << 17  # bytes of text, without being asked
+_MOST_WORKERS = 8  # without being asked: each needs memory of its own
+
 Format = Literal["text", "jsonl"]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")]
 With = Annotated[
@@ -38,7 +42,14 @@ With = Annotated[
 ]
 FormatOption = Annotated[Format, typer.Option("--format", help="Text, or a JSON object for each line.")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write here, in place of standard output.")]
-Workers = Annotated[int, typer.Option("--workers", min=0, help="Processes that share the work [0: this one]")]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        min=0,
+        help="Processes that share the work; 0: this one [default: for a file of over 256 kB on a CPU one a core]",
+    ),
+]
 Window = Annotated[int, typer.Option("--window", min=1, help="How many lines are sorted by length together.")]
 
 
@@ -63,7 +74,7 @@ def translate(
         Path | None, typer.Option("--prefixes", metavar="FILE", help="For each line how its output must begin.")
     ] = None,
     device: Device = "auto",
-    workers: Workers = 0,
+    workers: Workers = None,
     window: Window = 1024,
     imports: Import = None,
     *,
@@ -84,7 +95,8 @@ def translate(
             _prompt(lambda line: _show_translation(translator, line, tuple(term or ())))
             return
         lines = _Lines(read_lines(file), tuple(term or ()), terms, prefixes)
-        found = translator.stream(lines, workers=workers, window=window, alignment=form == "jsonl")
+        processes = _processes(workers, file, translator)
+        found = translator.stream(lines, workers=processes, window=window, alignment=form == "jsonl")
         with Output(out) as output:  # which is emptied only now that nothing is wrong with the options
             write = _writer_of(output, form, translator.decoding.n_best, translator.tokenizers.target)
             _write_all(found, lines, write, Progress(show=not output.terminal))
@@ -104,7 +116,7 @@ def generate(
     out: Out = None,
     form: FormatOption = "text",
     device: Device = "auto",
-    workers: Workers = 0,
+    workers: Workers = None,
     window: Window = 1024,
     imports: Import = None,
     *,
@@ -128,7 +140,7 @@ def generate(
                 _stream(writer, prompt, output)
             return
         lines = _Lines(read_lines(file) if prompt is None else iter([prompt]))
-        found = writer.stream_many(lines, workers=workers, window=window)
+        found = writer.stream_many(lines, workers=_processes(workers, file, writer), window=window)
         with Output(out) as output:
             write = _text_writer(output, form, writer.decoding.n_best, writer.tokenizers.target)
             _write_all(found, lines, write, Progress("prompts", show=not output.terminal))
@@ -144,6 +156,16 @@ def _load(runs: list[Path], verb: str, device: str, imports: list[Path] | None, 
     if verbs[kind] != verb:
         raise ValueError(f"{runs[0]} is a model of kind {kind}: use `sixfold {verbs[kind]}`")
     return loaded
+
+
+def _processes(asked: int | None, file: Path | None, loaded: Any) -> int:
+    """How many processes share the work: each takes a while to start, which pays where there is much to do."""
+    if asked is not None:
+        return asked
+    if file is None or not file.is_file() or next(loaded.model.parameters()).device.type != "cpu":
+        return 0
+    most = min(os.cpu_count() or 1, _MOST_WORKERS, file.stat().st_size // _WORTH_A_WORKER)
+    return most if most > 1 else 0
 
 
 def _check_terms(translator: Translator, terms: list[str]) -> None:

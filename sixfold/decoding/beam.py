@@ -109,9 +109,10 @@ class Beam:
         opens, taken = list(sentence.open), Counter[int]()
         for index, group in enumerate(sentence.groups):
             if not group.done:
-                candidates = _made_dearer(best.candidates(number, index), taken, self.diversity)
+                candidates: Iterable[Candidate] = best.candidates(number, index)
                 if sentence.demanding:
                     candidates = _joined(candidates, best.demanded(number, group.places))
+                candidates = _made_dearer(candidates, taken, self.diversity)
                 opens[group.places.start : group.places.stop] = chosen = self._go_on(sentence, group, candidates)
                 if len(sentence.groups) > 1:
                     taken.update(each.tokens[-1] for each in chosen if each.alive)

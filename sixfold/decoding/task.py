@@ -51,7 +51,7 @@ class Speech:
         decoding: Decoding,
         stop: Callable[[], bool] | None = None,
     ):
-        self.models = [quantised(model) if decoding.precision == "int8" else model for model in models]
+        self.models = [quantised(model) if in_8_bits(model, decoding) else model for model in models]
         self.tokenizers, self.decoding = tokenizers, decoding
         self.tokenizer = tokenizers.target
         self.never = NEVER if not self.tokenizer.spells else (*NEVER, UNK)  # who spells knows every text
@@ -61,11 +61,6 @@ class Speech:
 
     def _make_step(self, stop: Callable[[], bool] | None) -> StepFunction:
         layers = [watched_layer(model) if self.watching else None for model in self.models]
-        shortened = any(not getattr(part, "keeps_length", True) for model in self.models for part in model.modules())
-        if self.watching and (None in layers or shortened):
-            raise ValueError(
-                "coverage_penalty needs cross-attention that looks at each source token, and there is none"
-            )
         steps = [make_step(model, layer) for model, layer in zip(self.models, layers, strict=True)]
         step: StepFunction = steps[0] if len(steps) == 1 else Ensemble(steps)
         return step if stop is None else _Stoppable(step, stop)
@@ -153,6 +148,20 @@ def check_demands(
     most = decoding.max_length if known is None else min(decoding.max_length, known - 1)  # it reads BOS first
     for rule in make_rules(decoding, tokenizer, terms=terms):
         rule.check(most)
+        if rule.needs_attention and not all(map(_looks_at_each_token, models)):
+            raise ValueError(
+                "coverage_penalty needs cross-attention that looks at each source token, and there is none"
+            )
+
+
+def _looks_at_each_token(model: Model) -> bool:
+    return watched_layer(model) is not None and all(getattr(part, "keeps_length", True) for part in model.modules())
+
+
+def in_8_bits(model: Model, decoding: Decoding) -> bool:
+    """Whether its linear maps are to be computed so."""
+    on_cpu = next(model.parameters()).device.type == "cpu"
+    return decoding.precision == "int8" or (decoding.precision == "auto" and on_cpu)
 
 
 def _limit(models: Sequence[Model], stack: str) -> int | None:
