@@ -342,11 +342,11 @@ def build(
 @contextmanager
 def evaluating(*models: nn.Module) -> Iterator[None]:
     """Put models in evaluation mode, and each of their parts back as it was."""
-    modes = {part: part.training for model in models for part in model.modules()}
-    for model in models:
-        model.eval()
+    in_training = [part for model in models for part in model.modules() if part.training]
+    for part in in_training:
+        part.training = False
     try:
         yield
     finally:
-        for part, mode in modes.items():
-            part.training = mode
+        for part in in_training:
+            part.training = True

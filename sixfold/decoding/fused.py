@@ -134,11 +134,11 @@ class FusedStep:
         real = read != PAD
         news = state.add(real)
         self.desk.clear(len(news.position))
-        x, call = self.entrance(read[real], news.position)
+        x = self.entrance(read[real], news.position)
         for layer, past, memory in zip(self.layers, state.past, state.memory, strict=True):
             layer.attend(x, past, news.slot, news.past)
             layer.attend_to_memory(x, memory, news.memory)
-            layer.feed_forward(x, call)
+            layer.feed_forward(x, news.position)
         self.final(x, x)
         scores, log_z = self._next_words(x, real)
         return Step(scores, log_z, state)
@@ -163,37 +163,38 @@ class _Entrance:
         role, entrance = {"encoder": ("source", "encoder_input"), "decoder": ("target", "decoder_input")}[stack]
         self.input: Input = getattr(model, entrance)
         self.table, self.limit, self.desk = model._table[role], model.limits.get(stack), desk
-        self.width = model.sizes.d_model
+        self.width, position = model.sizes.d_model, self.input.position
         self.waves = np.empty((0, self.width), np.float32)  # of all positions so far
-
-    @property
-    def plain(self) -> bool:
-        position = self.input.position
         known = type(position) in (Sinusoid, LearnedPositions) or not position.fills("embed")
-        return known and type(self.table).forward is TokenEmbedding.forward
+        self.plain = known and type(self.table).forward is TokenEmbedding.forward
 
-    def __call__(self, ids: np.ndarray, position: np.ndarray) -> tuple[Sheet, Call]:
-        """→ (R, D), and the call for parts that are called as they are, with rows of one token"""
+    def __call__(self, ids: np.ndarray, position: np.ndarray) -> Sheet:
+        """→ (R, D)"""
         last = int(position.max()) + 1
         if self.limit is not None and last > self.limit:
             raise ValueError(f"{last} positions, but this model has learned only {self.limit}; shorten the text")
-        x, positions = self.desk.sheet("x", self.width), torch.from_numpy(position)[:, None]
-        call = Call(positions=positions, key_positions=positions, sight=Sight(), causal=True)
+        x = self.desk.sheet("x", self.width)
         if self.plain:
             table = self.table.weight.detach().numpy()
             kernels.embed(ids, table, self._waves(last), position, x.array)
         else:
-            embedded, call = self.input(torch.from_numpy(ids)[:, None], self.table, call)
+            embedded, _ = self.input(torch.from_numpy(ids)[:, None], self.table, _call(position))
             x.tensor.copy_(embedded[:, 0])
-        return x, call
+        return x
 
     def _waves(self, slots: int) -> np.ndarray:
         """What is added at each position, (slots or more, D)."""
         if len(self.waves) < slots:
-            many = 2 * slots if self.limit is None else self.limit
+            many = max(2 * slots, 64) if self.limit is None else self.limit
             call = begin(torch.ones(1, many, dtype=torch.long), None, causal=True)
             self.waves = self.input.position.embed(torch.zeros(1, many, self.width), call)[0].numpy()
         return self.waves
+
+
+def _call(position: np.ndarray) -> Call:
+    """For parts that are called as they are, with rows of one token."""
+    positions = torch.from_numpy(position)[:, None]
+    return Call(positions=positions, key_positions=positions, sight=Sight(), causal=True)
 
 
 class _Layer:
@@ -214,12 +215,12 @@ class _Layer:
         self.qkv(self.around_attention.before(x), qkv)
         return qkv.array.reshape(len(qkv.array), 3, *self.shape)
 
-    def feed_forward(self, x: Sheet, call: Call) -> None:
+    def feed_forward(self, x: Sheet, position: np.ndarray) -> None:
         y = self.around_feed_forward.before(x)
         if self.inner is not None:
             self.inner.add(y, x)
         else:
-            x.tensor.add_(self.whole_feed_forward(y.tensor[:, None], call)[:, 0])
+            x.tensor.add_(self.whole_feed_forward(y.tensor[:, None], _call(position))[:, 0])
         self.around_feed_forward.after(x)
 
 
@@ -282,11 +283,11 @@ class _Reader:
         position = np.arange(len(line)) - starts[line]
         order = starts[:, None] + np.arange(lengths.max())
         self.desk.clear(len(line))
-        x, call = self.entrance(np.concatenate([np.asarray(source) for source in sources]), position)
+        x = self.entrance(np.concatenate([np.asarray(source) for source in sources]), position)
         view = View(np.zeros_like(line), order, line, lengths[line])
         for layer in self.layers:
             layer.attend(x, view, lengths)
-            layer.feed_forward(x, call)
+            layer.feed_forward(x, position)
         self.final(x, x)
         return [x.tensor.clone()] * self.readers, lengths.tolist()
 

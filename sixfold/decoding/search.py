@@ -193,7 +193,8 @@ class Running:
     """The sentences on their way, and what the step remembers of them."""
 
     def __init__(self, step: StepFunction, method: Method, never: Sequence[int]):
-        self.step, self.method, self.never = step, method, list(never)
+        self.step, self.method = step, method
+        self.never = torch.tensor(list(never), dtype=torch.long, device=step.device)
         self.sentences: list[Sentence] = []
         self.newest: list[list[int]] = []  # S × w: the newest token of each hypothesis
         self.state: State | None = None
@@ -258,7 +259,7 @@ class Running:
 
     def _words(self, scores: Tensor, log_z: Tensor) -> Words:
         """What may be chosen: never what is never said, only EOS at the limit, else what the rules say."""
-        scores[..., self.never] = -torch.inf
+        scores.index_fill_(-1, self.never, -torch.inf)
         chosen, shift = scores, log_z
         if any(sentence.job.rules for sentence in self.sentences):
             chosen, shift = scores.clone(), log_z.clone()

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -80,14 +80,20 @@ class Shelf:
 
     def add(self, real: np.ndarray) -> News:
         """Make room for new tokens (B, L), wherever `real`."""
-        width, number = self.width, real.cumsum(1)  # (B, L): counted from 1
-        row, column = real.nonzero()
-        sentence, number = row // width, number[row, column] - 1
+        width = self.width
+        number: Any = 0  # (R,): of a row's new tokens
+        most: Any = 1  # (B,): how many they are
+        taken: Any = width  # (S,): slots for them
+        if real.shape[1] == 1 and real.all():  # as in nearly all steps
+            row = np.arange(len(real))
+        else:
+            row, column = real.nonzero()
+            number, most = real.cumsum(1)[row, column] - 1, real.sum(1)
+            taken = most.reshape(-1, width).max(1) * width
+        sentence = row // width
         position = self.count[row] + number
         slot = self.used[sentence] + number * width + row % width
-        most = real.sum(1)
-        self.used = self.used + most.reshape(-1, width).max(1) * width
-        self.count = self.count + most
+        self.used, self.count = self.used + taken, self.count + most
         self._reach(int(self.used.max()), int(self.count.max()))
         self.order[row, position] = slot
         home = self.home[sentence]
