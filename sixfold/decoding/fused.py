@@ -16,6 +16,7 @@ length, V words.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 
 from sixfold import kernels
 from sixfold.call import PAD, Call
-from sixfold.decoding.rows import Around, Desk, Inner, Sheet, map_of, norm_of
+from sixfold.decoding.rows import Around, Desk, Inner, Sheet, map_of, norm_of, one_thread
 from sixfold.decoding.shelf import Room, Shelf, View, make_room
 from sixfold.decoding.step import ModelStep, Step, next_words, padded, parts_of
 from sixfold.entry import begin
@@ -53,6 +54,7 @@ _KNOWN: dict[str, tuple[type, ...]] = {
     "cross": (CrossAttention,),
     **{f"around_{name}": (PreNorm, PostNorm) for name in ("attention", "cross", "feed_forward")},
 }
+FEW = 8  # rows
 LONG = 128  # source tokens, from which on torch's own attention is faster, sentence by sentence
 
 
@@ -130,6 +132,10 @@ class FusedStep:
 
     @torch.no_grad()
     def __call__(self, ids: Tensor, state: Shelf) -> Step:
+        with one_thread if 1 < ids.numel() <= FEW else nullcontext():
+            return self._step(ids, state)
+
+    def _step(self, ids: Tensor, state: Shelf) -> Step:
         read = ids.numpy()
         real = read != PAD
         news = state.add(real)

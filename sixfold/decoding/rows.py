@@ -6,6 +6,7 @@ Letters: R rows, I inputs, O outputs, D width.
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
+from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -57,6 +58,29 @@ class Desk:
             array = paper[:size].reshape(self.rows, width)
             found = self._sheets[name, width] = Sheet(array, torch.from_numpy(array))
         return found
+
+
+class OneThread:
+    """While anybody is inside, products have one thread: of few rows, others would mostly wait, and take the core."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._threads = Lock(), 0, 1
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._threads = torch.get_num_threads()
+                torch.set_num_threads(1)
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                torch.set_num_threads(self._threads)
+
+
+one_thread = OneThread()
 
 
 class Map(Protocol):
