@@ -16,6 +16,7 @@ Letters: R rows, I inputs, O outputs.
 from __future__ import annotations
 
 import copy
+from collections.abc import Hashable
 from functools import cache, cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -29,7 +30,18 @@ from sixfold.transformer import Attention, CrossAttention, TokenEmbedding
 _LEAST = 1e-30  # a row of zeros has a scale, too
 _MANY = 1 << 17  # results, from which on it is worth the trouble to have them scaled by the product itself
 
-_made: WeakKeyDictionary[Model, tuple[tuple[int, ...], Model]] = WeakKeyDictionary()
+_SAMPLE = 512  # numbers of a tensor
+
+_made: WeakKeyDictionary[Model, tuple[tuple[Hashable, ...], Model]] = WeakKeyDictionary()
+
+
+def sample(tensor: Tensor) -> Hashable:
+    """What is no longer the same when a tensor has changed: torch's count of changes, and some of its numbers.
+
+    Not all changes are counted: those by fused optimisers, and through `.data`, are not.
+    """
+    numbers = tensor.detach().reshape(-1)[:: max(1, tensor.numel() // _SAMPLE)]
+    return tensor.data_ptr(), None if tensor.is_inference() else tensor._version, numbers.float().numpy().tobytes()
 
 
 @cache
@@ -115,7 +127,7 @@ def quantised(model: Model) -> Model:
     """
     if next(model.parameters()).device.type != "cpu":
         raise ValueError("int8 is for a CPU; give --device cpu, or leave precision float32")
-    versions = tuple(parameter._version for parameter in model.parameters())
+    versions = tuple(map(sample, model.parameters()))
     made = _made.get(model)
     if made is None or made[0] != versions:
         made = _made[model] = versions, _quantised(model)

@@ -20,27 +20,31 @@ from numba.extending import intrinsic
 LEAST = 1e-30  # a row of zeros has a scale, too
 _STRETCH = 64  # words of which the largest is found at once
 
+_MATHS = {"reassoc", "contract", "arcp", "nsz", "afn"}  # sums in any order; but what is no number stays none
 _intrinsic: Any = intrinsic
-_part: Any = njit(fastmath=True, error_model="numpy", inline="always")
+_part: Any = njit(fastmath=_MATHS, error_model="numpy", inline="always")
 
 
 def _kernel(function: Callable[..., None]) -> Any:
     """Compiled at its first call, and kept on disk beside the program, or in the user's cache, or else nowhere."""
     try:
-        return njit(fastmath=True, nogil=True, error_model="numpy", cache=True)(function)
+        return njit(fastmath=_MATHS, nogil=True, error_model="numpy", cache=True)(function)
     except RuntimeError:  # there is no place that may be written to
-        return njit(fastmath=True, nogil=True, error_model="numpy")(function)
+        return njit(fastmath=_MATHS, nogil=True, error_model="numpy")(function)
 
 
 @_intrinsic
 def _more(typing, a, b):  # type: ignore[no-untyped-def]
-    """max(a, b) as many lanes compute it at once: of Python's own, a compiler makes a loop over single numbers."""
+    """max(a, b) as many lanes compute it at once: of Python's own, a compiler makes a loop over single numbers.
+
+    It passes over what is no number. Where that must not be lost, 0 · x is added up: 0, or else no number either.
+    """
 
     def generate(context, builder, signature, numbers):  # type: ignore[no-untyped-def]
         number = ir.FloatType()
         kind = ir.FunctionType(number, [number, number])
         maximum = builder.module.declare_intrinsic("llvm.maxnum", [number], kind)
-        return builder.call(maximum, numbers, fastmath=("nnan", "nsz"))
+        return builder.call(maximum, numbers, fastmath=("nsz",))
 
     return float32(float32, float32), generate
 
@@ -65,10 +69,11 @@ def _exp(x):  # type: ignore[no-untyped-def]
 def quantise(x, whole_RI, largest_R):  # type: ignore[no-untyped-def]
     """Rows in whole numbers from −127 to 127, and the largest of each, which 127 stands for."""
     for row in range(x.shape[0]):
-        largest = float32(LEAST)
+        largest, strange = float32(LEAST), float32(0)
         for i in range(x.shape[1]):
             largest = _more(largest, abs(x[row, i]))
-        largest_R[row] = largest
+            strange += float32(0) * x[row, i]
+        largest_R[row] = largest + strange
         times = float32(127) / largest
         for i in range(x.shape[1]):
             whole_RI[row, i] = np.int8(np.int32(np.rint(x[row, i] * times)))
@@ -148,10 +153,11 @@ def lay(x, part, room, scale, home_R, slot_R):  # type: ignore[no-untyped-def]
                     for c in range(width):
                         room[home, slot, which, h, c] = x[row, part + which, h, c]
                 else:
-                    largest = float32(LEAST)
+                    largest, strange = float32(LEAST), float32(0)
                     for c in range(width):
                         largest = _more(largest, abs(x[row, part + which, h, c]))
-                    scale[home, slot, which, h] = largest / float32(127)
+                        strange += float32(0) * x[row, part + which, h, c]
+                    scale[home, slot, which, h] = (largest + strange) / float32(127)
                     times = float32(127) / largest
                     for c in range(width):
                         room[home, slot, which, h, c] = np.int8(np.int32(np.rint(x[row, part + which, h, c] * times)))
@@ -170,7 +176,7 @@ def look(q, room, scale, part, home_R, order, line_R, count_R, y):  # type: igno
     for row in range(rows):
         home, line, count = home_R[row], line_R[row], count_R[row]
         for h in range(heads):
-            largest = float32(-3e38)
+            largest, total = float32(-3e38), float32(0)
             for j in range(count):
                 slot, product = order[line, j], float32(0)
                 for c in range(width):
@@ -180,7 +186,7 @@ def look(q, room, scale, part, home_R, order, line_R, count_R, y):  # type: igno
                     product *= scale[home, slot, part, h]
                 weights_M[j] = product
                 largest = _more(largest, product)
-            total = float32(0)
+                total += float32(0) * product
             for j in range(count):
                 weights_M[j] = _exp(weights_M[j] - largest)
                 total += weights_M[j]
@@ -208,10 +214,10 @@ def rescale_scores(sums_RV, largest_R, scale_V):  # type: ignore[no-untyped-def]
 def normalise(scores, log_z):  # type: ignore[no-untyped-def]
     """log Σ exp scores, of rows (R, V)."""
     for row in range(scores.shape[0]):
-        largest = scores[row, 0]
+        largest, total = scores[row, 0], float32(0)
         for i in range(scores.shape[1]):
             largest = _more(largest, scores[row, i])
-        total = float32(0)
+            total += float32(0) * scores[row, i]
         for i in range(scores.shape[1]):
             total += _exp(scores[row, i] - largest)
         log_z[row] = largest + float32(math.log(total))

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from sixfold import kernels
 from sixfold.call import PAD, Call
-from sixfold.decoding.rows import Around, Desk, Inner, Sheet, map_of, norm_of, one_thread
+from sixfold.decoding.rows import LINEAR, Around, Desk, Inner, Sheet, map_of, norm_of, one_thread
 from sixfold.decoding.shelf import Room, Shelf, View, make_room
 from sixfold.decoding.step import ModelStep, Step, next_words, padded, parts_of
 from sixfold.entry import begin
@@ -65,6 +65,8 @@ def unknown_part(model: Model) -> str | None:
         return f"{weight.dtype} on {weight.device.type}".removeprefix("torch.")
     if not isinstance(model, EncoderDecoder):
         return f"a model of kind {model.kind}"
+    if any(part._forward_hooks or part._forward_pre_hooks for part in model.modules()):
+        return "a hook"
     return _unknown_in(model.decoder, DecoderLayer)
 
 
@@ -78,6 +80,10 @@ def _unknown_in(stack: Any, kind: type[nn.Module]) -> str | None:
             if name in _KNOWN and type(part) not in _KNOWN[name]:
                 return type(part).__name__
         attention: Any = layer.attention
+        cross: Any = layer.cross if kind is DecoderLayer else None
+        linears = [attention.qkv, attention.output, *([cross.q, cross.kv, cross.output] if cross else [])]
+        if not all(type(linear) in LINEAR for linear in linears):
+            return "another kind of linear map"
         position = attention.position
         if any(position.fills(place) for place in ("rotate", "bias", "values")):
             return type(position).__name__
@@ -151,7 +157,7 @@ class FusedStep:
 
     def _next_words(self, x: Sheet, real: np.ndarray) -> tuple[Tensor, Tensor]:
         """After the newest token of each row (B, L), which stands last. Of a row of padding, it does not matter."""
-        if real.shape[1] > 1:
+        if real.size != len(x.array) or real.shape[1] > 1:
             newest = (real.sum(1).cumsum() - 1).clip(min=0)
             self.desk.clear(len(real))
             x = Sheet.of(x.tensor[torch.from_numpy(newest)])
@@ -169,6 +175,7 @@ class _Entrance:
         role, entrance = {"encoder": ("source", "encoder_input"), "decoder": ("target", "decoder_input")}[stack]
         self.input: Input = getattr(model, entrance)
         self.table, self.limit, self.desk = model._table[role], model.limits.get(stack), desk
+        self.words = model.sizes.vocabulary(stack)
         self.width, position = model.sizes.d_model, self.input.position
         self.waves = np.empty((0, self.width), np.float32)  # of all positions so far
         known = type(position) in (Sinusoid, LearnedPositions) or not position.fills("embed")
@@ -177,6 +184,8 @@ class _Entrance:
     def __call__(self, ids: np.ndarray, position: np.ndarray) -> Sheet:
         """→ (R, D)"""
         last = int(position.max()) + 1
+        if ids.min() < 0 or ids.max() >= self.words:
+            raise ValueError(f"ids from {ids.min()} to {ids.max()}, but the vocabulary has {self.words} words, from 0")
         if self.limit is not None and last > self.limit:
             raise ValueError(f"{last} positions, but this model has learned only {self.limit}; shorten the text")
         x = self.desk.sheet("x", self.width)
@@ -283,6 +292,7 @@ class _Reader:
 
     def __call__(self, sources: Sequence[Sequence[int]]) -> tuple[list[Tensor], list[int]]:
         """→ for each layer of the decoder, states of all tokens (R, D); the lengths of the sources"""
+        sources = [[id_ for id_ in source if id_ != PAD] if PAD in source else source for source in sources]
         lengths = np.array([len(source) for source in sources])
         starts = lengths.cumsum() - lengths
         line = np.repeat(np.arange(len(sources)), lengths)

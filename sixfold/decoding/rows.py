@@ -5,7 +5,7 @@ Letters: R rows, I inputs, O outputs, D width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Hashable, MutableMapping
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from sixfold import kernels
-from sixfold.int8 import Int8Linear, Int8Table, Matrix
+from sixfold.int8 import Int8Linear, Int8Table, Matrix, sample
 from sixfold.modifications.gated import Gated
 from sixfold.modifications.post_norm import PostNorm
 from sixfold.modifications.rms_norm import RMSNorm
@@ -98,6 +98,9 @@ class Map(Protocol):
         """W x, for as many outputs as there are words; they hold until they are asked for again."""
 
 
+LINEAR = nn.Linear, Int8Linear  # and nobody else's
+
+
 def map_of(linear: nn.Module, desk: Desk) -> Map:
     """The map of a linear layer, or that of a table which scores words."""
     if isinstance(linear, Int8Linear | Int8Table):
@@ -106,16 +109,14 @@ def map_of(linear: nn.Module, desk: Desk) -> Map:
     return _Float(linear.weight, getattr(linear, "bias", None), desk)
 
 
-_turned: MutableMapping[Tensor, tuple[int, Tensor]] = WeakIdKeyDictionary()
+_turned: MutableMapping[Tensor, tuple[Hashable, Tensor]] = WeakIdKeyDictionary()
 
 
 def turned(weight: Tensor) -> Tensor:
     """Weights (O, I) → (I, O) as one multiplies fewer rows the fastest. They are made once, and anew when changed."""
-    if weight.is_inference():  # nobody knows whether it has changed
-        return weight.detach().t().contiguous()
-    made = _turned.get(weight)
-    if made is None or made[0] != weight._version:
-        made = _turned[weight] = weight._version, weight.detach().t().contiguous()
+    now, made = sample(weight), _turned.get(weight)
+    if made is None or made[0] != now:
+        made = _turned[weight] = now, weight.detach().t().contiguous()
     return made[1]
 
 
@@ -177,7 +178,7 @@ Norm = Callable[[Sheet, Sheet], None]  # (x, y): y ← Norm(x)
 
 
 def norm_of(norm: nn.Module) -> Norm:
-    if type(norm) is nn.LayerNorm:
+    if type(norm) is nn.LayerNorm and norm.bias is not None:
         weight, bias, epsilon = norm.weight.detach().numpy(), norm.bias.detach().numpy(), norm.eps
         return lambda x, y: kernels.norm(x.array, weight, bias, epsilon, y.array)
     if type(norm) is RMSNorm and norm.channels == len(norm.weight):
@@ -221,7 +222,7 @@ class Inner:
 
     @staticmethod
     def knows(layer: nn.Module) -> bool:
-        return type(layer) in (FeedForward, Gated)
+        return type(layer) in (FeedForward, Gated) and type(layer.inner) in LINEAR and type(layer.outer) in LINEAR
 
     def add(self, x: Sheet, total: Sheet) -> None:
         """total ← total + the layer's output"""

@@ -3,8 +3,9 @@
     lines ──▶ window: up to so many lines ──▶ jobs, by length ──▶ search ──▶ back in order ──▶ outputs
 
 A search takes jobs as it has room for them, so one window follows upon another without the batch running empty; lengths
-rise in the first window, fall in the next, and so on, so that those that are on their way together are alike. An
-error ends the stream, after all lines before it have been answered; it names its line.
+fall in one window, rise in the next, and so on, so that those that are on their way together are alike. Where somebody
+waits for the first outputs, they rise in the first. An error ends the stream, after all lines before it have been
+answered; it names its line.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Stream:
             raise ValueError(f"the first window has at least one line, got {first}")
         self.task, self.window = task, window
         self._size = min(first, window)  # of the next window
-        self._falling = False  # whether the next window begins with its longest
+        self._falling = first >= window  # whether the next window begins with its longest: unless somebody waits
         self._lines, self._read = iter(lines), start - 1
         self._order = _Order(start)
         self._ended = False

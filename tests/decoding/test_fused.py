@@ -136,3 +136,71 @@ def test_in_8_bits_it_is_close_to_the_layers_in_8_bits():
         said.append(scores - log_z[:, None])
     off, off_too = ((each - said[0]).abs().mean() for each in said[1:])
     assert 0 < off_too < 1.5 * off
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("decoder.layers.1.attention.qkv", float("nan")),
+        ("decoder.layers.0.cross.kv", float("inf")),
+        ("decoder.layers.1.feed_forward.inner", float("nan")),
+        ("encoder.layers.0.attention.qkv", float("nan")),
+        ("", float("nan")),
+        ("", float("inf")),
+    ],
+)
+def test_what_is_no_number_is_not_hidden(name, number, precision):
+    model = model_of()
+    with torch.no_grad():
+        (model.get_submodule(name) if name else model._table["target"]).weight[9, 3] = number
+    job = Job(source=SOURCES[0], limit=5)
+    with pytest.raises(ValueError, match="no output"), torch.no_grad():
+        list(search(FusedStep(quantised(model) if precision == "int8" else model), [job], Greedy()))
+
+
+def test_changes_that_torch_does_not_count():
+    model = model_of()
+    for change in (
+        lambda p: setattr(p, "data", p.data * 1.2),
+        lambda p: p.data.mul_(1.2),
+        lambda p: p.detach().numpy().__imul__(1.2),
+    ):
+        before = [FusedStep(each)(torch.full((2, 1), BOS), FusedStep(each).begin(SOURCES)) for each in _both(model)]
+        for parameter in model.parameters():
+            change(parameter)
+        for each, old in zip(_both(model), before, strict=True):
+            scores, log_z, *_ = FusedStep(each)(torch.full((2, 1), BOS), FusedStep(each).begin(SOURCES))
+            with torch.no_grad():
+                memory = model.encode(padded(SOURCES, torch.device("cpu")))
+                expected = model.log_probs(model.decode(torch.full((2, 1), BOS), memory)[:, -1])
+            off = (scores - log_z[:, None] - expected).abs().mean()
+            assert off < 0.2 * (old.scores - old.log_z[:, None] - expected).abs().mean()
+
+
+def _both(model):
+    return model, quantised(model)
+
+
+@torch.no_grad()
+def test_rows_of_padding_beside_one_token():
+    model = model_of()
+    step = FusedStep(model)
+    found = step(torch.tensor([[0], [BOS]]), step.begin(SOURCES))
+    assert found.scores.shape[0] == len(found.log_z) == 2
+    alone = step(torch.tensor([[BOS]]), step.begin(SOURCES[1:]))
+    torch.testing.assert_close(found.scores[1] - found.log_z[1], alone.scores[0] - alone.log_z[0])
+
+
+def test_what_is_not_as_it_seems_is_left_to_the_layers():
+    hooked, wrapped = model_of(), model_of()
+    hooked.decoder.layers[0].cross.q.register_forward_hook(lambda part, given, y: 2 * y)
+    wrapped.decoder.layers[0].attention.output = torch.nn.Sequential(wrapped.decoder.layers[0].attention.output)
+    assert [unknown_part(hooked), unknown_part(wrapped)] == ["a hook", "another kind of linear map"]
+
+
+def test_words_that_are_not_there():
+    step = FusedStep(model_of())
+    for source in ([5, 5000, EOS], [-1, EOS]):
+        with pytest.raises(ValueError, match="but the vocabulary has 50 words"):
+            step.begin([source])

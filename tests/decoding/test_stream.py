@@ -42,10 +42,16 @@ def test_in_order_whatever_the_window(window):
     assert [found.text for found in Stream(Echo(), LINES, window)] == LINES
 
 
-def test_lengths_rise_in_one_window_and_fall_in_the_next():
+def test_lengths_fall_in_one_window_and_rise_in_the_next():
     task = Echo()
     list(Stream(task, LINES, 6))
-    assert task.begun == ["a", "bb", "ccc", "dddd", "eeeee", "ccc", "bb", "a"]
+    assert task.begun == ["dddd", "ccc", "bb", "a", "a", "bb", "ccc", "eeeee"]
+
+
+def test_where_somebody_waits_the_shortest_come_first():
+    task = Echo()
+    list(Stream(task, LINES, 6, first=3))
+    assert task.begun == ["a", "ccc", "eeeee", "dddd", "bb", "bb", "a", "ccc"]
 
 
 def test_lines_are_read_as_they_are_needed():
