@@ -44,7 +44,7 @@ def _more(typing, a, b):  # type: ignore[no-untyped-def]
         number = ir.FloatType()
         kind = ir.FunctionType(number, [number, number])
         maximum = builder.module.declare_intrinsic("llvm.maxnum", [number], kind)
-        return builder.call(maximum, numbers, fastmath=("nsz",))
+        return builder.call(maximum, numbers, fastmath=("nnan", "nsz"))
 
     return float32(float32, float32), generate
 
