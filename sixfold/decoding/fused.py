@@ -54,7 +54,7 @@ _KNOWN: dict[str, tuple[type, ...]] = {
     "cross": (CrossAttention,),
     **{f"around_{name}": (PreNorm, PostNorm) for name in ("attention", "cross", "feed_forward")},
 }
-FEW = 8  # rows
+FEW = 8  # rows, which one thread multiplies faster than several
 LONG = 128  # source tokens, from which on torch's own attention is faster, sentence by sentence
 
 
