@@ -287,7 +287,7 @@ def test_generate_of_many_prompts(sixfold, lm):
 def test_prompts_are_shared_among_processes(sixfold, lm, monkeypatch):
     alone = sixfold("generate", lm, "--n_best", "2", stdin=b"the\n\nhow\n")
     started, start = [], workers._Worker.__init__
-    monkeypatch.setattr(workers._Worker, "__init__", lambda self, hello: started.append(hello) or start(self, hello))
+    monkeypatch.setattr(workers._Worker, "__init__", lambda self, *said: started.append(said) or start(self, *said))
     shared = sixfold("generate", lm, "--n_best", "2", "--workers", "1", stdin=b"the\n\nhow\n")
     assert shared[:2] == alone[:2]
     assert "the model was trained on" not in shared[2]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,9 +15,10 @@ from sixfold.bench.subject import Subject
 from sixfold.call import EOS, PAD
 from sixfold.config import Decoding, change_decoding
 from sixfold.decoding.step import padded
+from sixfold.decoding.stream import WINDOW
 from sixfold.decoding.task import Origin
 from sixfold.decoding.translator import Translator
-from sixfold.decoding.workers import CHUNK, in_processes
+from sixfold.decoding.workers import in_processes
 from sixfold.export import to_ctranslate2
 
 BATCH, ALONE = "batch", "one at a time"
@@ -125,14 +125,13 @@ class Cast:
     def _workers(self, search: Search, precision: str) -> Writer:
         subject, workers = self.subject, self.threads
         origin = Origin((str(subject.run.directory),), "cpu", subject.imports)
-        pools: dict[tuple[int, int], Pool] = {}
+        pools: dict[int, Pool] = {}
 
         def write(lines: list[str], choice: int) -> list[Written]:
-            pool = min(CHUNK, math.ceil(len(lines) / workers)), choice
-            if pool not in pools:
-                pools[pool] = Pool(origin, self._decoding(search, precision, choice), workers, pool[0])
-                self._holding.callback(pools[pool].close)
-            return [search.written(each.text, len(each.tokens)) for each in pools[pool].translate(lines)]
+            if choice not in pools:
+                pools[choice] = Pool(origin, self._decoding(search, precision, choice), workers)
+                self._holding.callback(pools[choice].close)
+            return [search.written(each.text, len(each.tokens)) for each in pools[choice].translate(lines)]
 
         name = f"{OURS} {precision}, {workers} workers"
         return Writer(name, precision, write, _BATCHES[1:], _CHOICE, processes=True)
@@ -203,9 +202,9 @@ class Cast:
 class Pool:
     """Worker processes that stay from one call to the next, as behind a service."""
 
-    def __init__(self, origin: Origin, decoding: Any, workers: int, chunk: int):
+    def __init__(self, origin: Origin, decoding: Any, workers: int):
         self._lines: list[str] = []
-        self._stream = in_processes(origin, decoding, self._feed(), workers, chunk=chunk)
+        self._stream = in_processes(origin, decoding, self._feed(), workers, first=WINDOW)
 
     def _feed(self) -> Iterator[str | None]:
         while True:

@@ -67,14 +67,21 @@ class Hypothesis(NamedTuple):
     ended: bool = True  # EOS was chosen; False: the limit came first, and the score is that of ending there
 
 
-class Impossible(ValueError):  # noqa: N818  (it says what is the matter, as ValueError does not)
+class Unanswerable(ValueError):  # noqa: N818  (it says what is the matter, as ValueError does not)
+    """A job that there is no output for."""
+
+    def __init__(self, job: Job, why: str):
+        super().__init__(why)
+        self.job = job
+
+
+class Impossible(Unanswerable):
     """No word is allowed any more."""
 
     def __init__(self, job: Job):
-        self.job = job
         rules = ", ".join(rule.describe() for rule in job.rules) or "the limits"
         wider = "; a wider beam may find one" if any(rule.demands for rule in job.rules) else ""
-        super().__init__(f"no output of at most {job.limit} tokens was found that keeps to {rules}{wider}")
+        super().__init__(job, f"no output of at most {job.limit} tokens was found that keeps to {rules}{wider}")
 
 
 @dataclass(slots=True)

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from sixfold.decoding.search import Hypothesis, Impossible, Job
+from sixfold.decoding.search import Hypothesis, Job, Unanswerable
 from sixfold.decoding.translation import Line, Translation
 from sixfold.text.tokenizer import checked
 
@@ -45,9 +45,9 @@ class Task(Protocol):
     def job(self, number: int, line: Line, ids: Sequence[int]) -> Job | None:
         """What a search has to do for a line, with a Tag; None: nothing, its output is empty."""
 
-    def search(self, jobs: Iterable[Job]) -> Iterator[Found]: ...
+    def search(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Any]]: ...
 
-    def finish(self, found: Sequence[Found]) -> list[Translation]: ...
+    def finish(self, found: Sequence[tuple[Job, Any]]) -> list[Translation]: ...
 
 
 class Stream:
@@ -67,7 +67,8 @@ class Stream:
             raise ValueError(f"the first window has at least one line, got {first}")
         self.task, self.window = task, window
         self._size = min(first, window)  # of the next window
-        self._falling = first >= window  # whether the next window begins with its longest: unless somebody waits
+        self._hasty = first < window  # whether somebody waits for the first outputs after a pause
+        self._falling = not self._hasty  # whether the next window begins with its longest
         self._lines, self._read = iter(lines), start - 1
         self._order = _Order(start)
         self._ended = False
@@ -89,7 +90,7 @@ class Stream:
                     self._order.put(*found)
                     yield from self._ready()
                 left = None
-            except Impossible as error:
+            except Unanswerable as error:
                 number = error.job.tag.number
                 self._stop(number, ValueError(f"line {number}: {error}"))
                 left = self._order.unanswered()
@@ -109,7 +110,7 @@ class Stream:
             self._size = min(2 * self._size, self.window)
             jobs = self._make(lines)
             yield from sorted(jobs, key=lambda job: job.tokens, reverse=self._falling)
-            self._falling = not self._falling
+            self._falling = not (self._hasty if paused else self._falling)
             if paused or not jobs:
                 return
 
@@ -173,7 +174,7 @@ class _Order:
         self.end: float = math.inf  # lines from here on are never given
         self._next = start
         self._expected: dict[int, Job | None] = {}
-        self._found: dict[int, Found] = {}
+        self._found: dict[int, tuple[Job, Any]] = {}
 
     def __len__(self) -> int:
         """Lines that wait for others, or to be answered."""
@@ -182,12 +183,12 @@ class _Order:
     def expect(self, number: int, job: Job | None) -> None:
         self._expected[number] = job
 
-    def put(self, job: Job, found: list[Hypothesis]) -> None:
+    def put(self, job: Job, found: Any) -> None:
         self._found[job.tag.number] = job, found
 
-    def take(self) -> list[Found | None]:
+    def take(self) -> list[tuple[Job, Any] | None]:
         """What is next, as far as it is there; None for a line without a job."""
-        ready: list[Found | None] = []
+        ready: list[tuple[Job, Any] | None] = []
         while self._next < self.end and self._next in self._expected:
             if self._expected[self._next] is not None and self._next not in self._found:
                 break

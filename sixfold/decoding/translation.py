@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -73,10 +73,8 @@ def lines_of(
 
 def to_json(translation: Translation) -> dict[str, Any]:
     """All of it but the attention, to be sent to another process."""
-    record = asdict(Translation(**{**vars(translation), "attention": None, "alignment": None, "others": ()}))
-    record["alignment"] = None if translation.alignment is None else list(translation.alignment)
-    record["others"] = [to_json(other) for other in translation.others]
-    return record
+    others = [to_json(other) for other in translation.others]
+    return {**vars(translation), "attention": None, "others": others}
 
 
 def from_json(record: Mapping[str, Any]) -> Translation:

@@ -114,12 +114,13 @@ class Translator:
         """
         decoding = change_decoding(self.decoding, changes)
         check_demands(self.models, self.tokenizers.target, decoding, "decoder")
+        size: dict[str, Any] = {"window": window, "first": first, "start": start}
         if workers:
             if attention or stop is not None:
                 raise ValueError("attention and stop are only for translating in this process, without workers")
-            return in_processes(self.origin, decoding, lines, workers, alignment=alignment, start=start)
+            return in_processes(self.origin, decoding, lines, workers, alignment=alignment, **size)
         task = Translating(self, decoding, stop, Wishes(alignment, attention))
-        return self._stream(Stream(task, lines, window, start, first))
+        return self._stream(Stream(task, lines, **size))
 
     def check_terms(self, terms: Sequence[str], **changes: Any) -> None:
         """Raise a ValueError if no translation can have all of these, as it is decoded."""

@@ -1,32 +1,39 @@
-"""Several processes share the lines: each loads the runs once, and answers one chunk of lines after another.
+"""Several processes share the lines: each loads the runs once, and asks for a few lines, ahead of when it has room for them.
 
-    this process ──▶ {"lines": …} ──▶ worker        one JSON object a line, through its standard input and output
-                 ◀── {"translations": …} ◀──
+    worker ──▶ {}                    ──▶ this process     "there is room": one JSON object a line, through its
+           ◀── {"lines": […]}        ◀──                  standard input and output
+           ──▶ {"translations": […]} ──▶                  whatever is done, in any order
 
-A worker has at most one chunk, and all its answer is read before it gets the next, so that nobody ever waits for
-somebody who waits. Nothing is pickled, and the program that uses this is not run again in the workers.
+So the lines go where there is time for them, a worker's batch stays full, and all are done at about the same time.
+What is sorted, put back in order, and said of mistakes is a `Stream`'s, as if the lines were searched here. Nothing is
+pickled, and the program that uses this is not run again in the workers.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 from typing import IO, TYPE_CHECKING, Any
 
+from sixfold.decoding.search import Job, Unanswerable
+from sixfold.decoding.stream import FIRST, WINDOW, Stream, Tag
 from sixfold.decoding.translation import Line, Translation, from_json, to_json
 
 if TYPE_CHECKING:
     from sixfold.config import Decoding
     from sixfold.decoding.task import Origin
 
-CHUNK = 512  # lines
-_CHARACTERS = 1 << 20  # or fewer, if they are long
+PORTION = 16  # lines that a worker gets at a time
+AHEAD = 64  # lines for each worker that are looked at in advance, to see the end coming
 
 
 def in_processes(
@@ -36,10 +43,11 @@ def in_processes(
     workers: int,
     *,
     alignment: bool = False,
+    window: int = WINDOW,
+    first: int = FIRST,
     start: int = 1,
-    chunk: int | None = None,
 ) -> Iterator[Translation]:
-    """What `Translator.stream` or `Writer.stream_many` gives, computed by others, each with so many lines at a time."""
+    """What `Translator.stream` or `Writer.stream_many` gives, computed by others. Windows are of lines for each."""
     if origin is None:
         raise ValueError("workers load runs from their directories: use sixfold.load(RUN), or workers=0")
     if workers < 0:
@@ -50,76 +58,113 @@ def in_processes(
         "decoding": decoding.model_dump(mode="json"),
         "alignment": alignment,
     }
-    return _share(hello, chunks(lines, start, chunk), workers)
+    team = _Team(hello, workers)
+    return _closing(team, Stream(team, lines, window * workers, start, first * workers))
 
 
-def _share(hello: Mapping[str, Any], chunks: Iterator[dict[str, Any] | None], workers: int) -> Iterator[Translation]:
-    """Chunks go round; answers are read in the order of the chunks. Workers are started as there is work for them."""
-    everybody: list[_Worker] = []
-    idle, busy = deque[_Worker](), deque[_Worker]()
+def _closing(team: _Team, stream: Stream) -> Iterator[Translation]:
     try:
-        for chunk in chunks:
-            if not idle and len(everybody) < workers and chunk is not None:
-                everybody.append(_Worker(hello))
-                idle.append(everybody[-1])
-            answer = None
-            while busy and not (idle and chunk is not None):
-                worker = busy.popleft()
-                answer = worker.answer()
-                idle.append(worker)
-                if chunk is None:
-                    yield from _translations(answer)
-            if chunk is not None:  # before its last answer is handed out, for which it need not wait
-                worker = idle.popleft()
-                worker.ask(chunk)
-                busy.append(worker)
-                yield from _translations(answer or {})
-        while busy:
-            yield from _translations(busy.popleft().answer())
+        yield from stream
     finally:
-        for worker in everybody:
-            worker.close()
+        team.close()
 
 
-def _translations(answer: Mapping[str, Any]) -> Iterator[Translation]:
-    for record in answer.get("translations", ()):
-        yield from_json(record)
-    if "error" in answer:
-        raise ValueError(answer["error"])
+class _Team:
+    """The workers: a task whose searches are done elsewhere. They are started as there is work for them."""
 
+    def __init__(self, hello: Mapping[str, Any], most: int):
+        self.hello, self.most = hello, most
+        self.workers: list[_Worker] = []
+        self.heard: SimpleQueue[tuple[_Worker, dict[str, Any] | None]] = SimpleQueue()
 
-def chunks(lines: Iterable[str | Line | None], start: int, most: int | None = None) -> Iterator[dict[str, Any] | None]:
-    """Lines by the chunk; None where no more are there at the moment. An error comes after the lines before it."""
-    chunk, characters, failed = list[Line](), 0, None
-    most = most or CHUNK
-    given = iter(lines)
-    while failed is None:
+    def encode(self, lines: Sequence[Line]) -> list[list[int]]:
+        """That is done elsewhere, too."""
+        return [[] for _ in lines]
+
+    def job(self, number: int, line: Line, ids: Sequence[int]) -> Job:
+        return Job(limit=0, size=len(line.text) + 1, tag=Tag(number, line))
+
+    def finish(self, found: Sequence[tuple[Job, Sequence[Translation]]]) -> list[Translation]:
+        return [translation for _, (translation,) in found]
+
+    def search(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, list[Translation]]]:
+        """Each job with its translation, as soon as it is done."""
+        waiting = _Waiting(jobs, AHEAD * self.most)
         try:
-            line = next(given)
-        except StopIteration:
-            break
-        except (ValueError, OSError) as error:
-            failed = error
-            break
-        if line is not None:
-            chunk.append(line if isinstance(line, Line) else Line(line))
-            characters += len(chunk[-1].text)
-        if chunk and (line is None or len(chunk) >= most or characters >= _CHARACTERS):
-            yield {"start": start, "lines": chunk}
-            start, chunk, characters = start + len(chunk), [], 0
-        if line is None:
-            yield None
-    if chunk:
-        yield {"start": start, "lines": chunk}
-    if failed is not None:
-        yield None
-        raise failed
+            while waiting.look_ahead() or any(worker.jobs for worker in self.workers):
+                self._deal(waiting)
+                worker, said = self.heard.get()
+                for number, translation in worker.hear(said):
+                    yield worker.jobs.pop(number), [translation]
+        except ValueError:
+            self.close()  # whatever they hold, others begin again with it
+            raise
+
+    def _deal(self, waiting: _Waiting) -> None:
+        """Give lines to those who have asked. Who has enough is told so, and asks again when it is through."""
+        while len(self.workers) < min(self.most, math.ceil(len(waiting.ahead) / PORTION)):
+            self.workers.append(_Worker(self.hello, self.heard))
+        for worker in self.workers:
+            if worker.asks and (waiting.ahead or worker.jobs):
+                held = sum(each.held for each in self.workers)
+                worker.give(waiting.portion(len(self.workers), held, worker.held))
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.close()
+        self.workers, self.heard = [], SimpleQueue()
+
+
+class _Waiting:
+    """Jobs that nobody has yet. Some of them are looked at in advance."""
+
+    def __init__(self, jobs: Iterable[Job], most: int):
+        self.jobs, self.most = iter(jobs), most
+        self.ahead: list[Job] = []
+        self.all = False  # no more will come
+
+    def look_ahead(self) -> bool:
+        """Whether there are any."""
+        if not self.all and len(self.ahead) <= self.most // 2:
+            wanted = self.most - len(self.ahead)
+            more = list(islice(self.jobs, wanted))
+            self.ahead += more
+            self.all = len(more) < wanted
+        return bool(self.ahead)
+
+    def portion(self, workers: int, held: int, by_it: int) -> list[Job]:
+        """Some for one of the workers, of every length: others take those between. In the end, no more than its share
+        of all that is left to do."""
+        share = (sum(job.tokens for job in self.ahead) + held) / workers - by_it if self.all else float("inf")
+        taken = list[int]()
+        for place in range(0, len(self.ahead), workers)[:PORTION]:
+            if share <= 0:
+                break
+            taken.append(place)
+            share -= self.ahead[place].tokens
+        portion = [self.ahead[place] for place in taken]
+        for place in reversed(taken):
+            del self.ahead[place]
+        return portion
 
 
 class _Worker:
     """Another process, seen from this one."""
 
-    def __init__(self, hello: Mapping[str, Any]):
+    def __init__(self, hello: Mapping[str, Any], heard: SimpleQueue[tuple[_Worker, dict[str, Any] | None]]):
+        self.jobs: dict[int, Job] = {}  # that it has
+        self.asks = False  # and waits for an answer
+        self.questions, self.answers = self._start()
+        self.listener = Thread(target=self._listen, args=(heard,), daemon=True)
+        self.listener.start()
+        self._tell(hello)
+
+    @property
+    def held(self) -> int:
+        """How much it has to do."""
+        return sum(job.tokens for job in self.jobs.values())
+
+    def _start(self) -> tuple[IO[bytes], IO[bytes]]:
         here = str(Path(__file__).resolve().parents[2])
         paths = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
         self.process = subprocess.Popen(
@@ -129,30 +174,50 @@ class _Worker:
             env={**os.environ, "PYTHONPATH": paths},
             start_new_session=True,  # Ctrl-C is for this process, which then ends that one
         )
-        self.ask(hello)
-
-    def ask(self, question: Mapping[str, Any]) -> None:
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended; why is in its answer
-            self.process.stdin.write(json.dumps(question).encode() + b"\n")
-            self.process.stdin.flush()
-
-    def answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line.endswith(b"\n"):
-            code = self.process.wait()
-            raise ValueError(f"a worker process ended before its work was done (exit code {code})")
-        return json.loads(line)
+        return self.process.stdin, self.process.stdout
+
+    def _listen(self, heard: SimpleQueue[tuple[_Worker, dict[str, Any] | None]]) -> None:
+        with self.answers:
+            for line in self.answers:
+                heard.put((self, json.loads(line) if line.endswith(b"\n") else None))
+        heard.put((self, None))
+
+    def hear(self, said: dict[str, Any] | None) -> Iterator[tuple[int, Translation]]:
+        """Translations by the number of their line. A mistake is an error."""
+        if said is None:
+            raise ValueError(f"a worker process ended before its work was done (exit code {self.process.wait()})")
+        if "error" in said:
+            raise (
+                Unanswerable(self.jobs[said["number"]], said["error"])
+                if "number" in said
+                else ValueError(said["error"])
+            )
+        self.asks = "translations" not in said
+        for number, record in said.get("translations", ()):
+            yield number, from_json(record)
+
+    def _mistake(self, error: str, number: int | None = None) -> ValueError:
+        return ValueError(error) if number is None else Unanswerable(self.jobs[number], error)
+
+    def give(self, jobs: Sequence[Job]) -> None:
+        """None means: go on with what you have."""
+        self.asks = False
+        self.jobs |= {job.tag.number: job for job in jobs}
+        self._tell({"lines": [[job.tag.number, job.tag.line] for job in jobs]})
+
+    def _tell(self, message: Mapping[str, Any]) -> None:
+        with suppress(BrokenPipeError):  # it has ended; why is what it said last
+            self.questions.write(json.dumps(message).encode() + b"\n")
+            self.questions.flush()
 
     def close(self) -> None:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         self.process.kill()  # it holds nothing that could be lost
-        with suppress(BrokenPipeError):
-            self.process.stdin.close()
-        self.process.stdout.close()
         self.process.wait()
+        self.listener.join()
+        with suppress(BrokenPipeError):
+            self.questions.close()
 
 
 def main() -> None:
@@ -163,44 +228,88 @@ def main() -> None:
 
 
 def serve(questions: IO[bytes], answers: IO[str]) -> None:
-    """Read what to load, and then chunks of lines."""
+    """Read what to load; then ask for lines, until there are no more questions, or one that has no answer."""
     try:
-        stream = _loaded(json.loads(questions.readline()))
+        task = _loaded(json.loads(questions.readline()))
+        _Serving(task, questions, answers).run()
+    except Unanswerable as error:
+        _say(answers, {"error": str(error), "number": error.job.tag.number})
     except (ValueError, OSError) as error:
-        _say(answers, {"translations": [], "error": str(error)})
-        return
-    for question in questions:
-        _say(answers, _answer(stream, json.loads(question)))
+        _say(answers, {"error": str(error)})
 
 
 def _loaded(hello: Mapping[str, Any]) -> Any:
-    """→ a function that translates lines, or goes on with prompts"""
+    """→ the task of a translator or a writer"""
     import torch
 
-    from sixfold.decoding.writer import Writer
+    from sixfold.config import change_decoding
+    from sixfold.decoding.translator import Translating, Wishes
+    from sixfold.decoding.writer import Writer, Writing
     from sixfold.loading import load
 
     torch.set_num_threads(hello["threads"])
     loaded = load(hello["runs"], device=hello["device"], imports=hello["imports"])
-
-    def stream(lines: list[Line], start: int) -> Iterator[Translation]:
-        size: dict[str, Any] = {"window": len(lines), "first": len(lines), "start": start}  # all are answered together
-        if isinstance(loaded, Writer):
-            return loaded.stream_many(lines, **size, **hello["decoding"])
-        return loaded.stream(lines, alignment=hello["alignment"], **size, **hello["decoding"])
-
-    return stream
+    decoding = change_decoding(loaded.decoding, hello["decoding"])
+    if isinstance(loaded, Writer):
+        return Writing(loaded, decoding, None)
+    return Translating(loaded, decoding, None, Wishes(hello["alignment"]))
 
 
-def _answer(stream: Any, question: Mapping[str, Any]) -> dict[str, Any]:
-    lines = [Line(text, prefix, tuple(terms)) for text, prefix, terms in question["lines"]]
-    answer: dict[str, Any] = {"translations": []}
-    try:
-        for translation in stream(lines, question["start"]):
-            answer["translations"].append(to_json(translation))
-    except ValueError as error:
-        answer["error"] = str(error)
-    return answer
+class _Serving:
+    """What a worker does: it searches, as long as it gets lines."""
+
+    def __init__(self, task: Any, questions: IO[bytes], answers: IO[str]):
+        self.task, self.questions, self.answers = task, questions, answers
+        self.found: list[tuple[Job, Any]] = []  # that nobody was told of yet
+        self.ended = False
+
+    def run(self) -> None:
+        import torch
+
+        from sixfold.models import evaluating
+
+        with evaluating(*self.task.models), torch.inference_mode():
+            while not self.ended:
+                for found in self.task.search(self._jobs()):
+                    self.found.append(found)
+                    if len(self.found) >= PORTION:
+                        self._tell()
+                self._tell()
+
+    def _jobs(self) -> Iterator[Job]:
+        """Until there are no more for the moment. Lines are asked for before there is room for them."""
+        self._ask()
+        while lines := self._read():
+            self._ask()
+            yield from self._make(lines)
+
+    def _ask(self) -> None:
+        _say(self.answers, {})
+
+    def _read(self) -> list[tuple[int, Line]]:
+        self._tell()
+        question = self.questions.readline()
+        self.ended = not question
+        given = json.loads(question)["lines"] if question else []
+        return [(number, Line(text, prefix, tuple(terms))) for number, (text, prefix, terms) in given]
+
+    def _make(self, lines: Sequence[tuple[int, Line]]) -> Iterator[Job]:
+        for (number, line), ids in zip(lines, self.task.encode([line for _, line in lines]), strict=True):
+            try:
+                job = self.task.job(number, line, ids)
+            except ValueError as error:
+                raise Unanswerable(Job(limit=0, tag=Tag(number, line)), str(error)) from None
+            if job is None:
+                _say(self.answers, {"translations": [[number, to_json(Translation())]]})
+            else:
+                yield job
+
+    def _tell(self) -> None:
+        """Say what was found, and is finished only now, so that alignments are read for many at once."""
+        if self.found:
+            finished = zip(self.found, self.task.finish(self.found), strict=True)
+            _say(self.answers, {"translations": [[job.tag.number, to_json(each)] for (job, _), each in finished]})
+            self.found = []
 
 
 def _say(answers: IO[str], answer: Mapping[str, Any]) -> None:

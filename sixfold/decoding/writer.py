@@ -76,12 +76,13 @@ class Writer:
         """What follows the prompts, as they come, in order; see `Translator.stream`."""
         decoding = self._decoding(changes)
         check_demands(self.models, self.tokenizers.target, decoding, "only")
+        size: dict[str, Any] = {"window": window, "first": first, "start": start}
         if workers:
             if stop is not None:
                 raise ValueError("stop is only for writing in this process, without workers")
-            return in_processes(self.origin, decoding, prompts, workers, start=start)
+            return in_processes(self.origin, decoding, prompts, workers, **size)
         task = Writing(self, decoding, stop)
-        return self._evaluated(iter(Stream(task, prompts, window, start, first)))
+        return self._evaluated(iter(Stream(task, prompts, **size)))
 
     def stream(self, prompt: str, **changes: Any) -> Iterator[str]:
         """What follows a prompt, piece by piece as it is written, in whole characters."""

@@ -1,12 +1,15 @@
 """Processes that share the lines: the same outputs in the same order, and the same mistakes."""
 
-import io
-import json
+import os
+import threading
+from contextlib import suppress
+from typing import ClassVar
 
 import pytest
 
 import sixfold
 from sixfold.decoding import workers
+from sixfold.decoding.search import Job
 from tests import runs
 
 LINES = ["a b c", "", "i h", "c", "d e", "f", "g h i a b", "a", "b"]
@@ -17,34 +20,42 @@ def translator(tmp_path_factory):
     return sixfold.load(runs.translating(tmp_path_factory.mktemp("run") / "mine"), device="cpu")
 
 
-class Here:
-    """A worker in this process, which must be asked and answer by turns."""
+class Here(workers._Worker):
+    """A worker in a thread of this process."""
 
     made = 0
+    given: ClassVar[list[list[int]]] = []  # what each was given, by the number of lines
 
-    def __init__(self, hello):
+    def _start(self):
         Here.made += 1
-        self.hello, self.question = json.dumps(hello), None
+        Here.given.append([])
+        self.mine = Here.given[-1]
+        (asked, ask), (said, say) = os.pipe(), os.pipe()
+        self.thread = threading.Thread(target=self._serve, args=(asked, say), daemon=True)
+        self.thread.start()
+        return os.fdopen(ask, "wb"), os.fdopen(said, "rb")
 
-    def ask(self, question):
-        assert self.question is None, "it has not been listened to"
-        self.question = json.dumps(question)
+    def _serve(self, asked, say):
+        with os.fdopen(asked, "rb") as questions, os.fdopen(say, "w") as answers:
+            workers.serve(questions, answers)
 
-    def answer(self):
-        questions = io.BytesIO(f"{self.hello}\n{self.question}\n".encode())
-        self.question, answers = None, io.StringIO()
-        workers.serve(questions, answers)
-        return json.loads(answers.getvalue())
+    def give(self, jobs):
+        self.mine.append(len(jobs))
+        super().give(jobs)
 
     def close(self):
-        pass
+        with suppress(BrokenPipeError):
+            self.questions.close()
+        self.thread.join()
+        self.listener.join()
 
 
 @pytest.fixture
 def here(monkeypatch):
     monkeypatch.setattr(workers, "_Worker", Here)
-    monkeypatch.setattr(workers, "CHUNK", 2)
+    monkeypatch.setattr(workers, "PORTION", 2)
     monkeypatch.setattr(Here, "made", 0)
+    monkeypatch.setattr(Here, "given", [])
     monkeypatch.setattr("torch.set_num_threads", lambda number: None)  # what a worker does to itself
 
 
@@ -91,6 +102,54 @@ def test_a_mistake_is_named_after_what_came_before(translator, here):
     with pytest.raises(ValueError, match=r"in.txt, line 6: no text"):
         found.extend(translator.stream(lines(), workers=2))
     assert told(found) == told(translator.translate(LINES[:5]))
+
+
+def test_a_mistake_far_ahead_costs_nothing_that_comes_before(translator, here):
+    """The longest lines are dealt first, so it is met before the lines before it are begun."""
+    found, lines, options = [], [*LINES, "a " * 40, *LINES], {"window": 64, "first": 64, "workers": 2}
+    with pytest.raises(ValueError, match="line 10: the source has 40 tokens"):
+        found.extend(translator.stream(lines, **options, max_source=8, too_long="refuse"))
+    assert told(found) == told(translator.translate(LINES))
+    assert Here.made > 2  # others began again
+
+
+def test_lines_go_where_there_is_time_for_them(translator, here):
+    lines = LINES * 8
+    assert told(translator.translate(lines, workers=3)) == told(translator.translate(lines))
+    assert sum(map(sum, Here.given)) == len(lines)
+    assert all(number <= 2 for given in Here.given for number in given)
+    assert all(sum(given) > 0 for given in Here.given)
+
+
+def test_a_portion_is_of_every_length_and_in_the_end_no_more_than_a_share():
+    def waiting(number, most):
+        jobs = [Job(limit=0, size=size, tag=size) for size in range(number, 0, -1)]
+        made = workers._Waiting(jobs, most)
+        made.look_ahead()
+        return made
+
+    def sizes(portion):
+        return [job.tag for job in portion]
+
+    many = waiting(100, 80)
+    assert not many.all
+    assert sizes(many.portion(2, 0, 10**6)) == list(range(100, 68, -2))  # more may come: as much as it has room for
+    assert sizes(many.portion(2, 0, 0)) == [*range(99, 67, -4), *range(68, 52, -2)]
+    few = waiting(8, 80)
+    assert few.all
+    assert sizes(few.portion(2, 0, 0)) == [8, 6, 4]  # 18 of 36
+    assert sizes(few.portion(2, 18, 18)) == []  # it has its share
+    assert sizes(few.portion(2, 18, 0)) == [7, 3, 1]
+
+
+def test_one_that_ends_too_soon_is_noticed(translator):
+    given = translator.stream(LINES * 300, workers=1)
+    team = given.gi_frame.f_locals["team"]
+    next(given)
+    team.workers[0].process.kill()
+    with pytest.raises(ValueError, match="ended before its work was done"):
+        for _ in given:
+            pass
 
 
 def test_at_a_pause_all_so_far_is_answered(translator, here):
