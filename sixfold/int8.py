@@ -62,7 +62,7 @@ class Matrix:
     def __init__(self, weight: Tensor):
         exact = weight.detach().float()
         scale = exact.abs().amax(1).clamp_min(_LEAST) / largest_weight()  # (O,)
-        self.whole = (exact / scale[:, None]).round().to(torch.int8).t()  # (I, O)
+        self.whole = (exact / scale[:, None]).round().to(torch.int8).t()  # (I, O), each output's numbers side by side
         self.scale = scale / 127  # and that of the largest number of a row, which stands for 127
 
     def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -80,7 +80,16 @@ class Matrix:
             rest: tuple[Any, ...] = (None, 1.0, 0, torch.float32, "none", [], "")  # no bias, and sums as they are
             packed = self._packed, self.scale, self._zeros
             return torch.ops.onednn.qlinear_pointwise(shifted, 1.0, 128, *packed, *rest)
-        return torch._int_mm(rows, self.whole).float().mul_(self.scale)
+        return self.sums(rows).float().mul_(self.scale)
+
+    def sums(self, rows: Tensor, out: Tensor | None = None) -> Tensor:
+        """Whole numbers (R, I) → X W'ᵀ, (R, O), exactly. Several rows are faster with weights that lie otherwise."""
+        weight = self.whole if len(rows) == 1 else self._for_several
+        return torch._int_mm(rows, weight) if out is None else torch._int_mm(rows, weight, out=out)
+
+    @cached_property
+    def _for_several(self) -> Tensor:
+        return self.whole.contiguous()
 
     @cached_property
     def _packed(self) -> Tensor | None:

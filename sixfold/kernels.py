@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import float32, njit
+from numba import float32, njit, types
 from numba.extending import intrinsic
 
 LEAST = 1e-30  # a row of zeros has a scale, too
+_LINE = 64  # bytes that memory hands over at once
 _STRETCH = 64  # words of which the largest is found at once
 
 _MATHS = {"reassoc", "contract", "arcp", "nsz", "afn"}  # sums in any order; but what is no number stays none
@@ -47,6 +48,29 @@ def _more(typing, a, b):  # type: ignore[no-untyped-def]
         return builder.call(maximum, numbers, fastmath=("nnan", "nsz"))
 
     return float32(float32, float32), generate
+
+
+@_intrinsic
+def _fetch_line(typing, address):  # type: ignore[no-untyped-def]
+    """Ask for memory that will soon be read."""
+
+    def generate(context, builder, signature, numbers):  # type: ignore[no-untyped-def]
+        number, place = ir.IntType(32), builder.inttoptr(numbers[0], ir.IntType(8).as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
+        fetch = builder.module.declare_intrinsic("llvm.prefetch", [place.type], kind)
+        builder.call(fetch, [place, number(0), number(3), number(1)])  # to be read, often, as data
+        return context.get_dummy_value()
+
+    return types.none(types.int64), generate
+
+
+@_part
+def _fetch(room, home, slot, part, h):  # type: ignore[no-untyped-def]
+    """What one head will read of a slot."""
+    by_home, by_slot, by_part, by_head, by_number = room.strides
+    first = room.ctypes.data + home * by_home + slot * by_slot + part * by_part + h * by_head
+    for line in range(0, room.shape[4] * by_number, _LINE):
+        _fetch_line(first + line)
 
 
 @_part
@@ -172,55 +196,69 @@ def look(q, room, scale, part, home_R, order, line_R, count_R, y):  # type: igno
     """
     rows, heads, width = y.shape
     times = float32(1 / math.sqrt(width))
-    weights_M = np.empty(order.shape[1], np.float32)
+    weights_HM = np.empty((heads, order.shape[1]), np.float32)
     for row in range(rows):
         home, line, count = home_R[row], line_R[row], count_R[row]
-        for h in range(heads):
-            largest, total = float32(-3e38), float32(0)
-            for j in range(count):
-                slot, product = order[line, j], float32(0)
+        for j in range(count):  # as they lie in memory
+            slot = order[line, j]
+            for h in range(heads):
+                product = float32(0)
                 for c in range(width):
                     product += q[row, 0, h, c] * float32(room[home, slot, part, h, c])
                 product *= times
                 if scale is not None:
                     product *= scale[home, slot, part, h]
-                weights_M[j] = product
-                largest = _more(largest, product)
-                total += float32(0) * product
+                weights_HM[h, j] = product
+        after = min(row + 1, rows - 1)
+        others = count_R[after] if home_R[after] != home else 0
+        for h in range(heads):
+            largest, total = float32(-3e38), float32(0)
             for j in range(count):
-                weights_M[j] = _exp(weights_M[j] - largest)
-                total += weights_M[j]
+                largest = _more(largest, weights_HM[h, j])
+                total += float32(0) * weights_HM[h, j]
+            for j in range(count):
+                weights_HM[h, j] = _exp(weights_HM[h, j] - largest)
+                total += weights_HM[h, j]
             for c in range(width):
                 y[row, h, c] = float32(0)
             for j in range(count):
-                slot, weight = order[line, j], weights_M[j] / total
+                if j < others:
+                    _fetch(room, home_R[after], order[line_R[after], j], part, h)
+                slot, weight = order[line, j], weights_HM[h, j] / total
                 if scale is not None:
                     weight *= scale[home, slot, part + 1, h]
                 for c in range(width):
                     y[row, h, c] += weight * float32(room[home, slot, part + 1, h, c])
 
 
-@_kernel
-def rescale_scores(sums_RV, largest_R, scale_V):  # type: ignore[no-untyped-def]
-    """Sums of whole numbers become the bits of what they stand for, where they are: there are many."""
-    for row in range(sums_RV.shape[0]):
-        largest = largest_R[row]
-        for i in range(sums_RV.shape[1]):
-            score = np.float32(float32(sums_RV[row, i]) * scale_V[i] * largest)
-            sums_RV[row, i] = score.view(np.int32)
+@_part
+def _log_sum_exp(scores, row):  # type: ignore[no-untyped-def]
+    largest, total = scores[row, 0], float32(0)
+    for i in range(scores.shape[1]):
+        largest = _more(largest, scores[row, i])
+        total += float32(0) * scores[row, i]
+    for i in range(scores.shape[1]):
+        total += _exp(scores[row, i] - largest)
+    return largest + float32(math.log(total))
 
 
 @_kernel
 def normalise(scores, log_z):  # type: ignore[no-untyped-def]
     """log Σ exp scores, of rows (R, V)."""
     for row in range(scores.shape[0]):
-        largest, total = scores[row, 0], float32(0)
-        for i in range(scores.shape[1]):
-            largest = _more(largest, scores[row, i])
-            total += float32(0) * scores[row, i]
-        for i in range(scores.shape[1]):
-            total += _exp(scores[row, i] - largest)
-        log_z[row] = largest + float32(math.log(total))
+        log_z[row] = _log_sum_exp(scores, row)
+
+
+@_kernel
+def rescale_scores(sums_RV, largest_R, scale_V, scores, log_z):  # type: ignore[no-untyped-def]
+    """`rescale` and `normalise`, row by row, as there are many words: the sums become the bits of the scores, which are
+    a view of them."""
+    for row in range(sums_RV.shape[0]):
+        largest = largest_R[row]
+        for i in range(sums_RV.shape[1]):
+            score = np.float32(float32(sums_RV[row, i]) * scale_V[i] * largest)
+            sums_RV[row, i] = score.view(np.int32)
+        log_z[row] = _log_sum_exp(scores, row)
 
 
 @_kernel

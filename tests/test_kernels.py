@@ -42,8 +42,10 @@ def test_scaling_by_its_definition():
     kernels.add_rescaled(sums, largest, scale, bias, x)
     np.testing.assert_allclose(y, expected, rtol=1e-6)
     np.testing.assert_allclose(x, expected + 1, rtol=1e-6)
-    kernels.rescale_scores(sums, largest, scale)
-    np.testing.assert_allclose(sums.view(np.float32), expected - bias, rtol=1e-6, atol=1e-6)
+    scores, log_z = sums.view(np.float32), np.empty(3, np.float32)
+    kernels.rescale_scores(sums, largest, scale, scores, log_z)
+    np.testing.assert_allclose(scores, expected - bias, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(log_z, np.log(np.exp(expected - bias).sum(1)), rtol=1e-5)
 
 
 def test_norms_are_those_of_torch():

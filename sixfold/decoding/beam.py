@@ -37,15 +37,9 @@ from sixfold.decoding.length import PLAIN, Length
 from sixfold.decoding.search import Hypothesis, Impossible, Job, Open, Sentence, Words, empty
 from sixfold.decoding.top import top
 
-
-class Candidate(NamedTuple):
-    """A word that a hypothesis might say."""
-
-    chosen_by: float  # what it is compared by
-    rank: float  # the hypothesis's rank, once it has said it
-    place: int
-    word: int
-    log_p: float  # the model's own
+# A word that a hypothesis might say: what it is compared by; the hypothesis's rank, once it has said it; its place; the
+# word; the model's own log-probability of it. There are so many that they are plain tuples.
+Candidate = tuple[float, float, int, int, float]
 
 
 class Found(NamedTuple):
@@ -109,10 +103,11 @@ class Beam:
         opens, taken = list(sentence.open), Counter[int]()
         for index, group in enumerate(sentence.groups):
             if not group.done:
-                candidates: Iterable[Candidate] = best.candidates(number, index)
+                candidates = best.candidates(number, index)
                 if sentence.demanding:
                     candidates = _joined(candidates, best.demanded(number, group.places))
-                candidates = _made_dearer(candidates, taken, self.diversity)
+                if taken:
+                    candidates = _made_dearer(candidates, taken, self.diversity)
                 opens[group.places.start : group.places.stop] = chosen = self._go_on(sentence, group, candidates)
                 if len(sentence.groups) > 1:
                     taken.update(each.tokens[-1] for each in chosen if each.alive)
@@ -128,24 +123,28 @@ class Beam:
         for bank in _banks(sentence, candidates):
             others: list[Candidate] = []
             for number, candidate in enumerate(bank, 1):
-                if candidate.word != EOS:
+                _, rank, place, word, log_p = candidate
+                if rank == -math.inf:
+                    break
+                if word != EOS:
                     others.append(candidate)
                 elif number <= size:
-                    self._found(sentence, group, candidate)
+                    self._found(sentence, group, place, rank, log_p)
                 if number >= size and len(others) == size:
                     break
             going.append(others)
         fair = islice(_fairly(going, size), size)
-        opens = [sentence.open[c.place].say(c.word, c.log_p, c.rank, c.place) for c in fair]
+        opens = [sentence.open[place].say(word, log_p, rank, place) for _, rank, place, word, log_p in fair]
         return opens + [empty(place) for place in group.places[len(opens) :]]
 
-    def _found(self, sentence: _Beams, group: _Group, end: Candidate) -> None:
-        each = sentence.open[end.place]
-        log_probs = (*each.log_probs, end.log_p)
-        ranked_by = self.length.score(end.rank, len(log_probs))
+    def _found(self, sentence: _Beams, group: _Group, place: int, rank: float, log_p: float) -> None:
+        """The hypothesis at this place has ended."""
+        each = sentence.open[place]
+        log_probs = (*each.log_probs, log_p)
+        ranked_by = self.length.score(rank, len(log_probs))
         ranked_by += sum(rule.final(each.tokens, each.coverage) for rule in sentence.job.rules)
         score = self.length.score(sum(log_probs), len(log_probs))
-        found = Found(ranked_by, Hypothesis(each.tokens, log_probs, score, sentence.ended(end.place)))
+        found = Found(ranked_by, Hypothesis(each.tokens, log_probs, score, sentence.ended(place)))
         same = self.same(each.tokens)
         if same not in group.found or group.found[same].ranked_by < ranked_by:
             group.found[same] = found
@@ -182,22 +181,18 @@ class _Best:
         each = width // groups
         dearer = width - each  # words that earlier groups may have chosen
         best, word = top(words.chosen, min(2 * each + dearer, vocabulary))  # (S, w, T): of them are the best of all
-        rank = (ranks - words.shift)[..., None] + best
         log_p = words.scores.gather(-1, word) - words.log_z[..., None]
+        rank = ranks[..., None] + (best - words.shift[..., None])
         looked_at = best.shape[-1]
         rank, word, log_p = (t.unflatten(1, (groups, each)).flatten(2) for t in (rank, word, log_p))  # (S, G, k·T)
         rank, order = top(rank, min(2 * each + dearer * each, each * looked_at))
-        listed = (rank, order // looked_at, word.gather(-1, order), log_p.gather(-1, order))
-        self._listed = [t.tolist() for t in listed]
-        self._each = each
+        place = order // looked_at + torch.arange(0, width, each, device=order.device)[:, None]
+        self._listed = [t.tolist() for t in (rank, place, word.gather(-1, order), log_p.gather(-1, order))]
 
-    def candidates(self, number: int, group: int) -> Iterator[Candidate]:
-        """At least twice as many as the group has places, the best first."""
-        first = group * self._each
-        lists = (listed[number][group] for listed in self._listed)
-        for rank, place, word, log_p in zip(*lists, strict=True):
-            if rank > -math.inf:
-                yield Candidate(rank, rank, first + place, word, log_p)
+    def candidates(self, number: int, group: int) -> Iterable[Candidate]:
+        """At least twice as many as the group has places, the best first; those of rank −∞ are none."""
+        rank, place, word, log_p = (listed[number][group] for listed in self._listed)
+        return zip(rank, rank, place, word, log_p, strict=True)
 
     def demanded(self, number: int, places: range) -> Iterator[Candidate]:
         """What would make progress with the words that rules demand, and EOS."""
@@ -209,22 +204,23 @@ class _Best:
                 for word in sorted(wanted):
                     rank = each.rank + float(words.chosen[number, place, word] - words.shift[number, place])
                     log_p = float(words.scores[number, place, word] - words.log_z[number, place])
-                    if rank > -math.inf:
-                        yield Candidate(rank, rank, place, word, log_p)
+                    yield rank, rank, place, word, log_p
 
 
-def _made_dearer(candidates: Iterable[Candidate], taken: Counter[int], cost: float) -> Iterable[Candidate]:
+def _made_dearer(candidates: Iterable[Candidate], taken: Counter[int], cost: float) -> list[Candidate]:
     """The candidates, when words cost something for each time that they were taken."""
-    if not taken:
-        return candidates
-    dearer = [c._replace(chosen_by=c.chosen_by - cost * taken[c.word]) for c in candidates]
-    return sorted(dearer, key=lambda candidate: -candidate.chosen_by)
+    dearer = ((by - cost * taken[word], rank, place, word, log_p) for by, rank, place, word, log_p in candidates)
+    return sorted(dearer, key=_best_first)
 
 
 def _joined(candidates: Iterable[Candidate], others: Iterable[Candidate]) -> list[Candidate]:
-    """Both, each once."""
-    each = {(candidate.place, candidate.word): candidate for candidate in chain(others, candidates)}
-    return sorted(each.values(), key=lambda candidate: -candidate.chosen_by)
+    """Both, each once, without those of rank −∞."""
+    each = {candidate[2:4]: candidate for candidate in chain(others, candidates) if candidate[1] > -math.inf}
+    return sorted(each.values(), key=_best_first)
+
+
+def _best_first(candidate: Candidate) -> float:
+    return -candidate[0]
 
 
 def _fairly(banks: Sequence[Sequence[Candidate]], places: int) -> Iterable[Candidate]:
@@ -234,7 +230,7 @@ def _fairly(banks: Sequence[Sequence[Candidate]], places: int) -> Iterable[Candi
     """
     if len(banks) <= places:
         return _in_turn(banks)
-    best = max((bank[0] for bank in banks if bank), key=lambda candidate: candidate.chosen_by, default=None)
+    best = min((bank[0] for bank in banks if bank), key=_best_first, default=None)
     others = [[candidate for candidate in bank if candidate is not best] for bank in banks]
     return _in_turn(others) if best is None else chain([best], _in_turn(others))
 
@@ -252,7 +248,8 @@ def _banks(sentence: _Beams, candidates: Iterable[Candidate]) -> Sequence[Iterab
         return [candidates]
     banks: dict[int, list[Candidate]] = {}
     for candidate in candidates:
-        said = sentence.open[candidate.place].tokens
-        said = said if candidate.word == EOS else (*said, candidate.word)
+        _, _, place, word, _ = candidate
+        said = sentence.open[place].tokens
+        said = said if word == EOS else (*said, word)
         banks.setdefault(sum(rule.progress(said) for rule in sentence.job.rules), []).append(candidate)
     return [banks[progress] for progress in sorted(banks, reverse=True)]

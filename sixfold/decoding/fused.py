@@ -163,9 +163,8 @@ class FusedStep:
             x = Sheet.of(x.tensor[torch.from_numpy(newest)])
         if self.output is None:
             return next_words(self.model, x.tensor)
-        scores, log_z = self.output.scores(x), np.empty(len(real), np.float32)
-        kernels.normalise(scores.array, log_z)
-        return scores.tensor, torch.from_numpy(log_z)
+        log_z = np.empty(len(real), np.float32)
+        return self.output.scores(x, log_z).tensor, torch.from_numpy(log_z)
 
 
 class _Entrance:

@@ -94,8 +94,9 @@ class Map(Protocol):
     def add(self, x: Sheet, total: Sheet) -> None:
         """total ← total + W x + b"""
 
-    def scores(self, x: Sheet) -> Sheet:
-        """W x, for as many outputs as there are words; they hold until they are asked for again."""
+    def scores(self, x: Sheet, log_z: np.ndarray) -> Sheet:
+        """W x, for as many outputs as there are words, and log Σ exp of each row (R,); they hold until they are asked
+        for again."""
 
 
 LINEAR = nn.Linear, Int8Linear  # and nobody else's
@@ -136,9 +137,10 @@ class _Float:
         if self.bias is not None:
             total.tensor.add_(self.bias)
 
-    def scores(self, x: Sheet) -> Sheet:
+    def scores(self, x: Sheet, log_z: np.ndarray) -> Sheet:
         y = self.desk.sheet("scores", self.outputs)
         torch.mm(x.tensor, self.weight, out=y.tensor)
+        kernels.normalise(y.array, log_z)
         return y
 
 
@@ -146,7 +148,7 @@ class _Whole:
     """In whole numbers of 8 bits: see sixfold/int8.py."""
 
     def __init__(self, matrix: Matrix, bias: Tensor | None, desk: Desk):
-        self.weight, self.desk = matrix.whole, desk  # (I, O)
+        self.matrix, self.desk = matrix, desk
         self.inputs, self.outputs = matrix.whole.shape
         self.scale = matrix.scale.numpy()
         self.bias = np.zeros(self.outputs, np.float32) if bias is None else bias.detach().numpy()
@@ -159,10 +161,11 @@ class _Whole:
         sums, largest = self._sums(x)
         kernels.add_rescaled(sums.array, largest, self.scale, self.bias, total.array)
 
-    def scores(self, x: Sheet) -> Sheet:
+    def scores(self, x: Sheet, log_z: np.ndarray) -> Sheet:
         sums, largest = self._sums(x, "scores")
-        kernels.rescale_scores(sums.array, largest, self.scale)
-        return Sheet(sums.array.view(np.float32), sums.tensor.view(torch.float32))
+        y = Sheet(sums.array.view(np.float32), sums.tensor.view(torch.float32))
+        kernels.rescale_scores(sums.array, largest, self.scale, y.array, log_z)
+        return y
 
     def _sums(self, x: Sheet, name: str = "sums") -> tuple[Sheet, np.ndarray]:
         """→ exact sums (R, O), and the largest number of each row of x"""
@@ -170,7 +173,7 @@ class _Whole:
         sums = self.desk.sheet(name, self.outputs, np.int32)
         largest = self.desk.sheet("largest", 1).array[:, 0]
         kernels.quantise(x.array, whole.array, largest)
-        torch._int_mm(whole.tensor, self.weight, out=sums.tensor)
+        self.matrix.sums(whole.tensor, sums.tensor)
         return sums, largest
 
 

@@ -104,9 +104,14 @@ class Shelf:
 
     def _reach(self, slots: int, tokens: int) -> None:
         if slots > _size(self.past)[1]:
-            self.past = _each(self.past, lambda array: _longer(array, _ahead(slots)))
+            more = max(2 * slots, self._expected())
+            self.past = _each(self.past, lambda array: _longer(array, more))
         if tokens > self.order.shape[1]:
             self.order = _longer(self.order, tokens + SPARE)
+
+    def _expected(self) -> int:
+        """Slots for outputs that are about as long as their sources."""
+        return _ahead(self.width * int(self.length.max(initial=0)))
 
     def select(self, rows: Tensor) -> Shelf:
         """These hypotheses, (S, w), or (S,) for w = 1: those of a line belong to one sentence."""
@@ -147,7 +152,7 @@ class Shelf:
         longest, slots = (_most(ours[stay], theirs) for ours, theirs in _both(self, other))
         needed = [(_size(rooms), most) for rooms, most in ((self.memory, longest), (self.past, slots)) if rooms]
         if any(_unfit(*size, total, most) for size, most in needed):
-            self._move(stay, int(MORE * total), _ahead(longest), _ahead(slots))
+            self._move(stay, int(MORE * total), _ahead(longest), _ahead(max(slots, self.width * longest)))
         taken = set(self.home[stay].tolist())
         return np.array([home for home in range(_size(self.past)[0]) if home not in taken][: len(other.home)])
 

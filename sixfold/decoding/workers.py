@@ -1,4 +1,4 @@
-"""Several processes share the lines: each loads the runs once, and asks for a few lines, ahead of when it has room for them.
+"""Several processes share the lines: each loads the runs once, and asks for a few lines before it has room for them.
 
     worker ──▶ {}                    ──▶ this process     "there is room": one JSON object a line, through its
            ◀── {"lines": […]}        ◀──                  standard input and output
