@@ -40,8 +40,10 @@ def sample(tensor: Tensor) -> Hashable:
 
     Not all changes are counted: those by fused optimisers, and through `.data`, are not.
     """
-    numbers = tensor.detach().reshape(-1)[:: max(1, tensor.numel() // _SAMPLE)]
-    return tensor.data_ptr(), None if tensor.is_inference() else tensor._version, numbers.float().numpy().tobytes()
+    exact = tensor.detach()
+    numbers = (exact if exact.dtype == torch.float32 else exact.float()).numpy().reshape(-1)
+    some = numbers[:: max(1, numbers.size // _SAMPLE)].tobytes()
+    return tensor.data_ptr(), None if tensor.is_inference() else tensor._version, some
 
 
 @cache
@@ -80,15 +82,14 @@ class Matrix:
             rest: tuple[Any, ...] = (None, 1.0, 0, torch.float32, "none", [], "")  # no bias, and sums as they are
             packed = self._packed, self.scale, self._zeros
             return torch.ops.onednn.qlinear_pointwise(shifted, 1.0, 128, *packed, *rest)
-        return self.sums(rows).float().mul_(self.scale)
+        return torch._int_mm(rows, self.suited_to(len(rows))).float().mul_(self.scale)
 
-    def sums(self, rows: Tensor, out: Tensor | None = None) -> Tensor:
-        """Whole numbers (R, I) → X W'ᵀ, (R, O), exactly. Several rows are faster with weights that lie otherwise."""
-        weight = self.whole if len(rows) == 1 else self._for_several
-        return torch._int_mm(rows, weight) if out is None else torch._int_mm(rows, weight, out=out)
+    def suited_to(self, rows: int) -> Tensor:
+        """The whole numbers (I, O), lying in memory as so many rows are multiplied the fastest."""
+        return self.whole if rows == 1 else self._by_inputs
 
     @cached_property
-    def _for_several(self) -> Tensor:
+    def _by_inputs(self) -> Tensor:
         return self.whole.contiguous()
 
     @cached_property

@@ -16,7 +16,7 @@ length, V words.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -92,7 +92,14 @@ def _unknown_in(stack: Any, kind: type[nn.Module]) -> str | None:
 
 def make_step(model: Model, watch: str | None = None) -> FusedStep | ModelStep:
     """The fastest step that this model has."""
-    return FusedStep(model) if watch is None and unknown_part(model) is None else ModelStep(model, watch)
+    if watch is None:
+        with suppress(Unknown):
+            return FusedStep(model)
+    return ModelStep(model, watch)
+
+
+class Unknown(ValueError):  # noqa: N818  (it says what is the matter, as ValueError does not)
+    """A model that FusedStep does not know throughout."""
 
 
 class FusedStep:
@@ -101,7 +108,7 @@ class FusedStep:
     def __init__(self, model: Any):
         part = unknown_part(model)
         if part is not None:
-            raise ValueError(f"FusedStep does not know {part}; ModelStep serves every model")
+            raise Unknown(f"FusedStep does not know {part}; ModelStep serves every model")
         self.model = model
         self.device = torch.device("cpu")
         self.desk = desk = Desk()

@@ -39,13 +39,14 @@ class Desk:
 
     def __init__(self) -> None:
         self.rows = 0
+        self.turn = 0  # how often that has changed
         self._paper: dict[str, np.ndarray] = {}
         self._sheets: dict[tuple[str, int], Sheet] = {}
 
     def clear(self, rows: int) -> None:
         """Whatever lies on it may be written over; sheets have so many rows from now on."""
         if rows != self.rows:
-            self.rows = rows
+            self.rows, self.turn = rows, self.turn + 1
             self._sheets.clear()
 
     def sheet(self, name: str, width: int, dtype: Any = np.float32) -> Sheet:
@@ -105,7 +106,8 @@ LINEAR = nn.Linear, Int8Linear  # and nobody else's
 def map_of(linear: nn.Module, desk: Desk) -> Map:
     """The map of a linear layer, or that of a table which scores words."""
     if isinstance(linear, Int8Linear | Int8Table):
-        return _Whole(linear.matrix, getattr(linear, "bias", None), desk)
+        sums = "scores" if isinstance(linear, Int8Table) else "sums"
+        return _Whole(linear.matrix, getattr(linear, "bias", None), desk, sums)
     assert isinstance(linear, nn.Linear | TokenEmbedding)
     return _Float(linear.weight, getattr(linear, "bias", None), desk)
 
@@ -147,34 +149,42 @@ class _Float:
 class _Whole:
     """In whole numbers of 8 bits: see sixfold/int8.py."""
 
-    def __init__(self, matrix: Matrix, bias: Tensor | None, desk: Desk):
-        self.matrix, self.desk = matrix, desk
+    def __init__(self, matrix: Matrix, bias: Tensor | None, desk: Desk, name: str):
+        self.matrix, self.desk, self.name = matrix, desk, name
         self.inputs, self.outputs = matrix.whole.shape
         self.scale = matrix.scale.numpy()
         self.bias = np.zeros(self.outputs, np.float32) if bias is None else bias.detach().numpy()
+        self._turn = 0
 
     def __call__(self, x: Sheet, y: Sheet) -> None:
-        sums, largest = self._sums(x)
-        kernels.rescale(sums.array, largest, self.scale, self.bias, y.array)
+        self._sum_up(x)
+        kernels.rescale(self._sums.array, self._largest, self.scale, self.bias, y.array)
 
     def add(self, x: Sheet, total: Sheet) -> None:
-        sums, largest = self._sums(x)
-        kernels.add_rescaled(sums.array, largest, self.scale, self.bias, total.array)
+        self._sum_up(x)
+        kernels.add_rescaled(self._sums.array, self._largest, self.scale, self.bias, total.array)
 
     def scores(self, x: Sheet, log_z: np.ndarray) -> Sheet:
-        sums, largest = self._sums(x, "scores")
+        self._sum_up(x)
+        sums = self._sums
         y = Sheet(sums.array.view(np.float32), sums.tensor.view(torch.float32))
-        kernels.rescale_scores(sums.array, largest, self.scale, y.array, log_z)
+        kernels.rescale_scores(sums.array, self._largest, self.scale, y.array, log_z)
         return y
 
-    def _sums(self, x: Sheet, name: str = "sums") -> tuple[Sheet, np.ndarray]:
-        """→ exact sums (R, O), and the largest number of each row of x"""
-        whole = self.desk.sheet("whole", self.inputs, np.int8)
-        sums = self.desk.sheet(name, self.outputs, np.int32)
-        largest = self.desk.sheet("largest", 1).array[:, 0]
-        kernels.quantise(x.array, whole.array, largest)
-        self.matrix.sums(whole.tensor, sums.tensor)
-        return sums, largest
+    def _sum_up(self, x: Sheet) -> None:
+        """Exact sums (R, O), and the largest number of each row of x."""
+        if self._turn != self.desk.turn:
+            self._lay_out()
+        kernels.quantise(x.array, self._whole.array, self._largest)
+        torch._int_mm(self._whole.tensor, self._weight, out=self._sums.tensor)
+
+    def _lay_out(self) -> None:
+        """Choose sheets, and how the weights lie, for as many rows as there are from now on."""
+        desk = self.desk
+        self._turn, self._weight = desk.turn, self.matrix.suited_to(desk.rows)
+        self._whole = desk.sheet("whole", self.inputs, np.int8)
+        self._sums = desk.sheet(self.name, self.outputs, np.int32)
+        self._largest = desk.sheet("largest", 1).array[:, 0]
 
 
 Norm = Callable[[Sheet, Sheet], None]  # (x, y): y ← Norm(x)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
@@ -54,6 +55,15 @@ class News(NamedTuple):
     memory: View
 
 
+class _Rows(NamedTuple):
+    """What does not change from step to step of the rows of a pass."""
+
+    row: np.ndarray  # (R,): which hypothesis
+    sentence: np.ndarray  # (R,)
+    beside: np.ndarray  # (R,): which of its sentence's
+    memory: View
+
+
 @dataclass
 class Shelf:
     """The state of a step. It is used up by `select` and `join`: what they return goes on with what it held."""
@@ -80,27 +90,31 @@ class Shelf:
 
     def add(self, real: np.ndarray) -> News:
         """Make room for new tokens (B, L), wherever `real`."""
-        width = self.width
-        number: Any = 0  # (R,): of a row's new tokens
-        most: Any = 1  # (B,): how many they are
-        taken: Any = width  # (S,): slots for them
         if real.shape[1] == 1 and real.all():  # as in nearly all steps
-            row = np.arange(len(real))
-        else:
-            row, column = real.nonzero()
-            number, most = real.cumsum(1)[row, column] - 1, real.sum(1)
-            taken = most.reshape(-1, width).max(1) * width
-        sentence = row // width
-        position = self.count[row] + number
-        slot = self.used[sentence] + number * width + row % width
+            return self._add(self._one_each, self.count, self.used[self._one_each.sentence], 1, self.width)
+        row, column = real.nonzero()
+        number, most = real.cumsum(1)[row, column] - 1, real.sum(1)
+        rows = self._rows(row)
+        slot = self.used[rows.sentence] + number * self.width
+        return self._add(rows, self.count[row] + number, slot, most, most.reshape(-1, self.width).max(1) * self.width)
+
+    def _add(self, rows: _Rows, position: np.ndarray, slot: np.ndarray, most: Any, taken: Any) -> News:
+        """`most` (B,) tokens are new of each hypothesis, and `taken` (S,) slots are for them."""
+        slot = slot + rows.beside
         self.used, self.count = self.used + taken, self.count + most
         self._reach(int(self.used.max()), int(self.count.max()))
-        self.order[row, position] = slot
-        home = self.home[sentence]
-        past = View(home, self.order, row, position + 1)
-        longest = _size(self.memory)[1] if self.memory else 0
-        memory = View(home, np.arange(longest)[None], np.zeros_like(row), self.length[sentence])
-        return News(position, slot, past, memory)
+        self.order[rows.row, position] = slot
+        return News(position, slot, View(rows.memory.home, self.order, rows.row, position + 1), rows.memory)
+
+    @cached_property
+    def _one_each(self) -> _Rows:
+        return self._rows(np.arange(len(self.count)))
+
+    def _rows(self, row: np.ndarray) -> _Rows:
+        sentence = row // self.width
+        order = np.arange(_size(self.memory)[1] if self.memory else 0)[None]
+        memory = View(self.home[sentence], order, np.zeros_like(row), self.length[sentence])
+        return _Rows(row, sentence, row % self.width, memory)
 
     def _reach(self, slots: int, tokens: int) -> None:
         if slots > _size(self.past)[1]:
@@ -136,15 +150,17 @@ class Shelf:
         homes = self._homes(np.setdiff1d(np.arange(here), places), other)
         _put(self.memory, other.memory, homes, other.home)
         _put(self.past, other.past, homes, other.home)
-        total = here + there - len(free)
-        self.home = _placed(self.home, homes, places, total)
-        self.length = _placed(self.length, other.length, places, total)
-        self.used = _placed(self.used, other.used, places, total)
         rows = (places[:, None] * width + np.arange(width)).reshape(-1)
-        self.count = _placed(self.count, other.count, rows, total * width)
         slots = max(self.order.shape[1], other.order.shape[1])
-        self.order = _placed(_longer(self.order, slots), _longer(other.order, slots), rows, total * width)
-        return self
+        return Shelf(
+            self.memory,
+            self.past,
+            _placed(self.home, homes, places),
+            _placed(self.length, other.length, places),
+            _placed(self.used, other.used, places),
+            _placed(self.count, other.count, rows),
+            _placed(_longer(self.order, slots), _longer(other.order, slots), rows),
+        )
 
     def _homes(self, stay: np.ndarray, other: Shelf) -> np.ndarray:
         """Homes for those who come, where nobody is who stays, and with room for them."""
@@ -215,9 +231,9 @@ def _put(ours: list[Room], theirs: list[Room], homes: np.ndarray, from_homes: np
             room[homes, :slots] = other[from_homes, :slots]
 
 
-def _placed(ours: np.ndarray, theirs: np.ndarray, places: np.ndarray, total: int) -> np.ndarray:
-    """Theirs in these places of ours, of which there are so many then."""
-    made = np.empty((total, *ours.shape[1:]), ours.dtype)
+def _placed(ours: np.ndarray, theirs: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Theirs in these places of ours, of which there may be more then."""
+    made = np.empty((max(len(ours), int(places.max()) + 1), *ours.shape[1:]), ours.dtype)
     made[: len(ours)] = ours
     made[places] = theirs
     return made
