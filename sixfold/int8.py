@@ -46,6 +46,14 @@ def sample(tensor: Tensor) -> Hashable:
     return tensor.data_ptr(), None if tensor.is_inference() else tensor._version, some
 
 
+def fingerprint(model: nn.Module) -> tuple[Hashable, ...]:
+    """What is no longer the same when any parameter of a model has changed, or somebody listens to one of its parts."""
+    parts = list(model.modules())
+    heard = any(part._forward_hooks or part._forward_pre_hooks for part in parts)
+    weights = (weight for part in parts for weight in part._parameters.values() if weight is not None)
+    return heard, *map(sample, weights)
+
+
 @cache
 def largest_weight() -> int:
     """The largest whole number that a weight may be, so that products are exact on this machine: it is tried.
@@ -137,10 +145,9 @@ def quantised(model: Model) -> Model:
     """
     if next(model.parameters()).device.type != "cpu":
         raise ValueError("int8 is for a CPU; give --device cpu, or leave precision float32")
-    versions = tuple(map(sample, model.parameters()))
-    made = _made.get(model)
-    if made is None or made[0] != versions:
-        made = _made[model] = versions, _quantised(model)
+    now, made = fingerprint(model), _made.get(model)
+    if made is None or made[0] != now:
+        made = _made[model] = now, _quantised(model)
     return made[1]
 
 

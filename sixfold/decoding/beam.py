@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice, zip_longest
 from typing import NamedTuple
 
-import torch
+import numpy as np
 
 from sixfold.call import EOS
 from sixfold.decoding.length import PLAIN, Length
@@ -176,22 +176,27 @@ class _Best:
 
     def __init__(self, words: Words, sentences: Sequence[Sentence], groups: int):
         self.words, self.sentences = words, sentences
-        ranks = torch.tensor([[each.rank for each in s.open] for s in sentences], device=words.chosen.device)
-        width, vocabulary = words.chosen.shape[1:]
+        number, width, vocabulary = words.chosen.shape
         each = width // groups
         dearer = width - each  # words that earlier groups may have chosen
-        best, word = top(words.chosen, min(2 * each + dearer, vocabulary))  # (S, w, T): of them are the best of all
-        log_p = words.scores.gather(-1, word) - words.log_z[..., None]
-        rank = ranks[..., None] + (best - words.shift[..., None])
-        looked_at = best.shape[-1]
-        rank, word, log_p = (t.unflatten(1, (groups, each)).flatten(2) for t in (rank, word, log_p))  # (S, G, k·T)
-        rank, order = top(rank, min(2 * each + dearer * each, each * looked_at))
-        place = order // looked_at + torch.arange(0, width, each, device=order.device)[:, None]
-        self._listed = [t.tolist() for t in (rank, place, word.gather(-1, order), log_p.gather(-1, order))]
+        best = top(words.chosen, min(2 * each + dearer, vocabulary))  # (S, w, T): of them are the best of all
+        log_p = words.scores.gather(-1, best.indices) - words.log_z[..., None]
+        ranks = np.array([[hypothesis.rank for hypothesis in sentence.open] for sentence in sentences])
+        rank = ranks[..., None] + (best.values - words.shift[..., None]).numpy(force=True)
+        looked_at = rank.shape[-1]
+        lines = np.arange(number * groups)[:, None]
+        rank = rank.reshape(len(lines), -1)  # (S·G, k·T)
+        order = np.argsort(-rank, axis=1, kind="stable")[:, : 2 * each + dearer * each]
+        place = order // looked_at + lines % groups * each
+        word, log_p = (tensor.numpy(force=True).reshape(rank.shape) for tensor in (best.indices, log_p))
+        self._listed = [
+            array.tolist() for array in (rank[lines, order], place, word[lines, order], log_p[lines, order])
+        ]
+        self._groups = groups
 
     def candidates(self, number: int, group: int) -> Iterable[Candidate]:
         """At least twice as many as the group has places, the best first; those of rank −∞ are none."""
-        rank, place, word, log_p = (listed[number][group] for listed in self._listed)
+        rank, place, word, log_p = (listed[number * self._groups + group] for listed in self._listed)
         return zip(rank, rank, place, word, log_p, strict=True)
 
     def demanded(self, number: int, places: range) -> Iterator[Candidate]:

@@ -31,9 +31,10 @@ class Greedy:
 def go_on(sentences: Sequence[Sentence], words: Words, picked_Sw: Tensor, length: Length) -> None:
     """Each hypothesis by itself says the word that was picked for it; a sentence is done when all have said EOS."""
     index = picked_Sw[..., None]
-    log_p = words.scores.gather(-1, index)[..., 0] - words.log_z
-    rank = log_p if words.chosen is words.scores else words.chosen.gather(-1, index)[..., 0] - words.shift
-    lines = zip(sentences, picked_Sw.tolist(), log_p.tolist(), rank.tolist(), strict=True)
+    log_p = (words.scores.gather(-1, index)[..., 0] - words.log_z).tolist()
+    ruled = words.chosen is not words.scores
+    rank = (words.chosen.gather(-1, index)[..., 0] - words.shift).tolist() if ruled else log_p
+    lines = zip(sentences, picked_Sw.tolist(), log_p, rank, strict=True)
     for sentence, picked, log_probs, ranks in lines:
         if sentence.done:
             continue

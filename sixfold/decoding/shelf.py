@@ -136,7 +136,9 @@ class Shelf:
         flat = lines.reshape(-1)
         numbers = self.home[sentences], self.length[sentences], self.used[sentences], self.count[flat], self.order[flat]
         chosen = Shelf(self.memory, self.past, *numbers)
-        if len(np.unique(chosen.home)) < len(lines):  # a sentence that occurs twice needs two homes
+        if (np.diff(sentences) <= 0).any() and len(np.unique(sentences)) < len(
+            lines
+        ):  # one that occurs twice needs two homes
             chosen._move(np.arange(len(lines)), len(lines))
         return chosen
 

@@ -24,6 +24,7 @@ from sixfold.decoding.task import Origin, Speech, check_demands, check_models, c
 from sixfold.decoding.translation import Line, Translation, lines_of
 from sixfold.decoding.words import forbidden_words
 from sixfold.decoding.workers import in_processes
+from sixfold.int8 import fingerprint
 from sixfold.models import EncoderDecoder, evaluating
 from sixfold.tap import Tap
 from sixfold.text.tokenizer import UNK, Tokenizers
@@ -64,6 +65,7 @@ class Translator:
     ):
         self.models = (model,) if isinstance(model, torch.nn.Module) else tuple(model)
         self.tokenizers, self.decoding, self.origin = tokenizers, decoding or Decoding(), origin
+        self._kept: list[tuple[Any, Translating]] = []  # the last task, and what it is for: it takes a while to make
         check_models(self.models, "encoder_decoder", "translate")
         for each in self.models:
             for side, tokenizer, stack in zip(("source", "target"), tokenizers, ("encoder", "decoder"), strict=True):
@@ -119,16 +121,32 @@ class Translator:
             if attention or stop is not None:
                 raise ValueError("attention and stop are only for translating in this process, without workers")
             return in_processes(self.origin, decoding, lines, workers, alignment=alignment, **size)
-        task = Translating(self, decoding, stop, Wishes(alignment, attention))
-        return self._stream(Stream(task, lines, **size))
+        return self._stream(lines, size, decoding, Wishes(alignment, attention), stop)
 
     def check_terms(self, terms: Sequence[str], **changes: Any) -> None:
         """Raise a ValueError if no translation can have all of these, as it is decoded."""
         check_demands(self.models, self.tokenizers.target, change_decoding(self.decoding, changes), "decoder", terms)
 
-    def _stream(self, stream: Stream) -> Iterator[Translation]:
+    def _stream(self, lines: Lines, size: dict[str, Any], *how: Any) -> Iterator[Translation]:
+        key = self._key(*how)
+        task = self._take(key) or Translating(self, *how)
         with evaluating(*self.models):
-            yield from stream
+            yield from Stream(task, lines, **size)
+        if key is not None:
+            self._kept[:] = [(key, task)]
+
+    def _key(self, decoding: Decoding, wishes: Wishes, stop: Callable[[], bool] | None) -> Any:
+        """What a task is for, if it may be used again: by one at a time, as long as the models are the same."""
+        if stop is not None or any(next(model.parameters()).device.type != "cpu" for model in self.models):
+            return None
+        return decoding, wishes, [fingerprint(model) for model in self.models]
+
+    def _take(self, key: Any) -> Translating | None:
+        try:
+            was_for, task = self._kept.pop()
+        except IndexError:
+            return None
+        return task if was_for == key else None
 
     def cross_attention(self, source: str, target: str) -> CrossAttention:
         """The weights of all cross-attentions of the (first) model, in one pass that reads both texts."""
@@ -150,7 +168,9 @@ class Translator:
 class Translating(Speech):
     """The task of a translator, with one way to do it."""
 
-    def __init__(self, translator: Translator, decoding: Decoding, stop: Callable[[], bool] | None, wishes: Wishes):
+    def __init__(
+        self, translator: Translator, decoding: Decoding, wishes: Wishes, stop: Callable[[], bool] | None = None
+    ):
         super().__init__(translator.models, translator.tokenizers, decoding, stop)
         self.wishes = wishes
 

@@ -252,7 +252,7 @@ def _loaded(hello: Mapping[str, Any]) -> Any:
     decoding = change_decoding(loaded.decoding, hello["decoding"])
     if isinstance(loaded, Writer):
         return Writing(loaded, decoding, None)
-    return Translating(loaded, decoding, None, Wishes(hello["alignment"]))
+    return Translating(loaded, decoding, Wishes(hello["alignment"]))
 
 
 class _Serving:

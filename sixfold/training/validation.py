@@ -62,7 +62,7 @@ class Validation:
         """
         tokenizers, decoding = self.prepared.tokenizers, self.config.decoding
         if isinstance(model, EncoderDecoder):
-            task: Translating | Writing = Translating(Translator(model, tokenizers, decoding), decoding, None, Wishes())
+            task: Translating | Writing = Translating(Translator(model, tokenizers, decoding), decoding, Wishes())
         elif isinstance(model, DecoderOnly):
             task = Writing(Writer(model, tokenizers, decoding), decoding, None)
         else:

@@ -171,7 +171,7 @@ def _task(subject: Subject, model: Any, beam: int, **changes: Any) -> Speech:
     }
     decoding: Decoding = change_decoding(subject.config.decoding, {**plain, **changes})
     if model.kind == "encoder_decoder":
-        return Translating(Translator(model, subject.tokenizers, decoding), decoding, None, Wishes())
+        return Translating(Translator(model, subject.tokenizers, decoding), decoding, Wishes())
     return Writing(Writer(model, subject.tokenizers, decoding), decoding, None)
 
 

@@ -107,7 +107,7 @@ def test_a_seed_gives_the_same_text_and_another_another():
 
 
 def test_each_line_has_random_numbers_of_its_own():
-    task = Translating(small_translator(), Decoding(), None, Wishes())
+    task = Translating(small_translator(), Decoding(), Wishes())
     lines = [Line("a b"), Line("b a"), Line("a"), Line("a", prefix="A"), Line("a", terms=("B",))]
     seeds = [task.job(number, line, LETTERS.encode(line.text)).seed for number, line in enumerate(lines)]
     assert len(set(seeds)) == len(lines)
@@ -244,12 +244,12 @@ class Curious(Rule):
 
 
 def test_a_rule_that_needs_attention_gets_it_or_is_refused(monkeypatch):
-    plain, translator = task.make_rules, small_translator(beam_size=2)
+    plain = task.make_rules
     monkeypatch.setattr(task, "make_rules", lambda *a, **k: (*plain(*a, **k), Curious()))
-    assert translator.translate(["a b"])[0].text  # all lines want it: the step is made to say it
+    assert small_translator(beam_size=2).translate(["a b"])[0].text  # all lines want it: the step is made to say it
     monkeypatch.setattr(task, "make_rules", lambda *a, **k: plain(*a, **k) if "prefix" not in k else (Curious(),))
     with pytest.raises(ValueError, match="line 1: look at everything: it must know where the model looks"):
-        translator.translate(["a b"])
+        small_translator(beam_size=2).translate(["a b"])
 
 
 def test_what_is_demanded_of_all_is_refused_before_a_line_is_read():
@@ -381,3 +381,28 @@ def test_what_cannot_translate():
         small_translator().translate(["a", 3])
     with pytest.raises(ValueError, match="workers load runs from their directories"):
         small_translator().translate(["a"], workers=2)
+
+
+def test_a_task_is_used_again_until_something_has_changed(monkeypatch):
+    """It takes a while to make one; but it must never be that of another model, or of other options."""
+    made, make = [], Translating.__init__
+    monkeypatch.setattr(Translating, "__init__", lambda self, *how: made.append(how) or make(self, *how))
+    translator, lines = small_translator(), ["a b", "c"]
+    for precision in ("float32", "int8"):
+        made.clear()
+        first = translator.translate(lines, precision=precision)
+        assert translator.translate(lines, precision=precision) == first
+        assert len(made) == 1
+        translator.translate(lines, precision=precision, beam_size=2)
+        translator.translate(lines, precision=precision, beam_size=2, stop=lambda: False)
+        assert len(made) == 3
+        with torch.no_grad():
+            translator.model.decoder.final.weight.data.mul_(-1)  # which torch does not count
+        assert [each.log_probs for each in translator.translate(lines, precision=precision)] != [
+            each.log_probs for each in first
+        ]
+        assert len(made) == 4
+    both = [translator.stream(lines), translator.stream(lines)]  # at the same time
+    assert [each.tokens for pair in zip(*both, strict=True) for each in pair] == [
+        each.tokens for one in translator.translate(lines) for each in (one, one)
+    ]
