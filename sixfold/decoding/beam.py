@@ -188,10 +188,8 @@ class _Best:
         rank = rank.reshape(len(lines), -1)  # (S·G, k·T)
         order = np.argsort(-rank, axis=1, kind="stable")[:, : 2 * each + dearer * each]
         place = order // looked_at + lines % groups * each
-        word, log_p = (tensor.numpy(force=True).reshape(rank.shape) for tensor in (best.indices, log_p))
-        self._listed = [
-            array.tolist() for array in (rank[lines, order], place, word[lines, order], log_p[lines, order])
-        ]
+        word, own = (tensor.numpy(force=True).reshape(rank.shape) for tensor in (best.indices, log_p))
+        self._listed = [array.tolist() for array in (rank[lines, order], place, word[lines, order], own[lines, order])]
         self._groups = groups
 
     def candidates(self, number: int, group: int) -> Iterable[Candidate]:
