@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -28,10 +29,29 @@ _part: Any = njit(fastmath=_MATHS, error_model="numpy", inline="always")
 
 def _kernel(function: Callable[..., None]) -> Any:
     """Compiled at its first call, and kept on disk beside the program, or in the user's cache, or else nowhere."""
-    try:
-        return njit(fastmath=_MATHS, nogil=True, error_model="numpy", cache=True)(function)
-    except RuntimeError:  # there is no place that may be written to
-        return njit(fastmath=_MATHS, nogil=True, error_model="numpy")(function)
+    kernel: Any = njit(fastmath=_MATHS, nogil=True, error_model="numpy")(function)
+    with suppress(RuntimeError):  # there is no place that may be written to
+        kernel.enable_caching()
+        _forgive(kernel._cache)
+    return kernel
+
+
+def _forgive(kept: Any) -> None:
+    """What is kept and can't be read is compiled anew; what can't be kept is not."""
+    load, save = kept.load_overload, kept.save_overload
+
+    def load_overload(*what: Any) -> Any:
+        try:
+            return load(*what)
+        except Exception:  # whatever comes of reading what is damaged
+            with suppress(OSError):
+                kept.flush()
+
+    def save_overload(*what: Any) -> None:
+        with suppress(OSError):  # a full disk, for one
+            save(*what)
+
+    kept.load_overload, kept.save_overload = load_overload, save_overload
 
 
 @_intrinsic

@@ -1,5 +1,6 @@
 """Compiled loops do what one line of torch says, and each row is computed by itself."""
 
+import importlib
 import math
 
 import numpy as np
@@ -111,3 +112,28 @@ def test_the_exponential_over_all_of_its_range():
     scores, log_z = np.stack([np.zeros_like(distance), -distance], 1), np.empty(5000, np.float32)
     kernels.normalise(np.ascontiguousarray(scores), log_z)
     np.testing.assert_allclose(log_z, np.log1p(np.exp(-distance.astype(np.float64))), atol=2e-7)
+
+
+def test_what_is_kept_and_damaged_is_compiled_anew(tmp_path, monkeypatch):
+    """And what can't be kept, for want of room, is compiled all the same."""
+    (tmp_path / "twice.py").write_text("def twice(x):\n    return 2 * x\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def kept():
+        function = importlib.reload(importlib.import_module("twice")).twice
+        kernel = kernels._kernel(function)
+        assert kernel(3) == 6
+        return kernel.stats.cache_hits[next(iter(kernel.stats.cache_hits))] if kernel.stats.cache_hits else 0
+
+    assert [kept(), kept()] == [0, 1]
+    (index,) = (tmp_path / "__pycache__").glob("twice.twice-*.nbi")
+    index.write_bytes(index.read_bytes()[:40])
+    assert [kept(), kept()] == [0, 1]
+    index.unlink()
+
+    def full(*what):
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as here:
+        here.setattr("numba.core.caching.IndexDataCacheFile.save", full)
+        assert [kept(), kept()] == [0, 0]
