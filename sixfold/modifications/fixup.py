@@ -57,20 +57,25 @@ def begin(model: nn.Module, spec: Spec, study: bool) -> None:
     """Each branch gives 0; the matrices inside shrink with the number of branches, however often applied."""
     around = [part.place for part in model.modules() if isinstance(part, FixupResidual)]
     branches = sum(layers for _, _, layers in {(place.stack, place.name, place.layers) for place in around})
-    known = 0
-    for part in model.modules():
-        known += isinstance(part, FixupFeedForward | Attention | CrossAttention)
+    known = [part for part in model.modules() if _knows(part)]
+    if len(known) != len(around):
+        raise ValueError(
+            f"fixup cannot initialise every branch: it knows {len(known)} of {len(around)} (plain attention and its own "
+            f"feed-forward); leave out the modification that fills attention, cross or a layer"
+        )
+    for part in known:
         if isinstance(part, FixupFeedForward):
             _begin(part.outer, part.inner, factor=branches ** (-1 / 2))
         elif isinstance(part, Attention):
             _begin(part.output, part.qkv, factor=branches ** (-1 / 6))
         elif isinstance(part, CrossAttention) and not study:
             _begin(part.output, part.q, part.kv, factor=branches ** (-1 / 6))
-    if known != len(around):
-        raise ValueError(
-            f"fixup cannot initialise every branch: it knows {known} of {len(around)} (plain attention and its own "
-            f"feed-forward); leave out the modification that fills attention, cross or a layer"
-        )
+
+
+def _knows(part: nn.Module) -> bool:
+    """Whether it is a branch as a whole: others may keep an attention's last matrix to themselves."""
+    attention = isinstance(part, Attention | CrossAttention) and isinstance(part.output, nn.Linear)
+    return attention or isinstance(part, FixupFeedForward)
 
 
 def _begin(last: nn.Linear, *others: nn.Linear, factor: float) -> None:

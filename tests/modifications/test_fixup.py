@@ -105,3 +105,5 @@ def test_a_branch_it_cannot_initialise_is_refused():
     spec = fixup(replace(Spec(sizes=small_sizes()), attention=Mean))
     with pytest.raises(ValueError, match="knows 6 of 10"):
         EncoderDecoder(spec)
+    with pytest.raises(ValueError, match="fixup cannot initialise every branch"):
+        small_model(modifications=("fixup", "weighted"))  # which keeps attention's last matrix to itself
