@@ -60,8 +60,8 @@ def begin(model: nn.Module, spec: Spec, study: bool) -> None:
     known = [part for part in model.modules() if _knows(part)]
     if len(known) != len(around):
         raise ValueError(
-            f"fixup cannot initialise every branch: it knows {len(known)} of {len(around)} (plain attention and its own "
-            f"feed-forward); leave out the modification that fills attention, cross or a layer"
+            f"fixup cannot initialise every branch: it knows {len(known)} of {len(around)} (plain attention and its "
+            f"own feed-forward); leave out the modification that fills attention, cross or a layer"
         )
     for part in known:
         if isinstance(part, FixupFeedForward):
