@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from sixfold import kernels
 from sixfold.call import PAD, Call
 from sixfold.decoding.rows import LINEAR, Around, Desk, Inner, Sheet, map_of, norm_of, one_thread
-from sixfold.decoding.shelf import Room, Shelf, View, make_room
+from sixfold.decoding.shelf import Attic, Room, Shelf, View, make_room
 from sixfold.decoding.step import ModelStep, Step, next_words, padded, parts_of
 from sixfold.entry import begin
 from sixfold.int8 import Int8Linear
@@ -111,7 +111,7 @@ class FusedStep:
             raise Unknown(f"FusedStep does not know {part}; ModelStep serves every model")
         self.model = model
         self.device = torch.device("cpu")
-        self.desk = desk = Desk()
+        self.attic, self.desk = Attic(), (desk := Desk())
         self.layers = [_DecoderLayer(layer, desk) for layer in model.decoder.layers]
         self.final = norm_of(model.decoder.final)
         self.entrance = _Entrance(model, "decoder", desk)
@@ -125,7 +125,7 @@ class FusedStep:
         """The state before the first step, when the sources are read."""
         read, whole, number = self.reader or self._read_as_it_is, self.whole, len(sources)
         longest, lengths = max(map(len, sources)), list[int]()
-        memory = [make_room(number, longest, layer.cross_shape, whole) for layer in self.layers]
+        memory = [make_room(self.attic, number, longest, layer.cross_shape, whole) for layer in self.layers]
         for part in parts_of(sources):
             states, length = read(part)
             home = np.repeat(np.arange(len(lengths), len(lengths) + len(part)), length)
@@ -133,8 +133,8 @@ class FusedStep:
             for layer, room, x in zip(self.layers, memory, states, strict=True):
                 kernels.lay(layer.keys_and_values(x), 0, *room, home, slot)
             lengths += length
-        past = [make_room(number, 0, layer.shape, whole) for layer in self.layers]
-        return Shelf.empty(memory, past, np.array(lengths))
+        past = [make_room(self.attic, number, 0, layer.shape, whole) for layer in self.layers]
+        return Shelf.empty(memory, past, np.array(lengths), self.attic)
 
     def _read_as_it_is(self, sources: Sequence[Sequence[int]]) -> tuple[list[Tensor], list[int]]:
         """By the model's own encoder. → for each layer of the decoder, states of all tokens (R, D); the lengths"""

@@ -15,6 +15,8 @@ n source length, H heads, K head width.
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,15 +28,48 @@ from torch import Tensor
 
 from sixfold.decoding.room import MORE, MUCH, SPARE
 
+_KEPT = 1 << 29  # bytes of memory that nobody has, and that are kept all the same
+_WORTH_KEEPING = 1 << 20  # bytes; of less there is always some
+_FREE = 3  # references to what nobody has: the list, the loop, and the one that is asked about
+
 Room = tuple[np.ndarray, np.ndarray | None]  # (homes, slots, 2, H, K), and its scale (homes, slots, 2, H) if it has one
 
 
-def make_room(homes: int, slots: int, shape: tuple[int, int], whole: bool) -> Room:
+class Attic:
+    """Memory that is used again: to get it anew from the system takes longer than to write there. For one thread."""
+
+    def __init__(self) -> None:
+        self._papers: list[np.ndarray] = []  # the latest last
+
+    def take(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
+        """An array, with whatever is there, of memory that no array has any more."""
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        paper = min((each for each in self._free() if size <= len(each) <= MUCH * size), key=len, default=None)
+        if paper is None:
+            paper = np.empty(size, np.uint8)
+            if size >= _WORTH_KEEPING:
+                self._keep(paper)
+        return paper[:size].view(dtype).reshape(shape)
+
+    def _free(self) -> list[np.ndarray]:
+        return [paper for paper in self._papers if sys.getrefcount(paper) <= _FREE]
+
+    def _keep(self, paper: np.ndarray) -> None:
+        """Also when nobody will have it any more; but not too much of what is so already, and no fit."""
+        free, left = self._free(), _KEPT
+        for each in reversed(free):
+            left -= len(each)
+            if left < 0:
+                self._papers = [other for other in self._papers if other is not each]
+        self._papers.append(paper)
+
+
+def make_room(attic: Attic, homes: int, slots: int, shape: tuple[int, int], whole: bool) -> Room:
     """For keys and values of heads (H, K): as they are, or in whole numbers of 8 bits."""
     size, (heads, _) = (homes, slots, 2, *shape), shape
     if not whole:
-        return np.empty(size, np.float32), None
-    return np.empty(size, np.int8), np.empty((homes, slots, 2, heads), np.float32)
+        return attic.take(size, np.float32), None
+    return attic.take(size, np.int8), attic.take((homes, slots, 2, heads), np.float32)
 
 
 class View(NamedTuple):
@@ -75,14 +110,15 @@ class Shelf:
     used: np.ndarray  # (S,): slots of the past that are taken
     count: np.ndarray  # (B,): tokens of each hypothesis
     order: np.ndarray  # (B, M or more): their slots
+    attic: Attic  # where rooms come from
 
     light: ClassVar[bool] = True
 
     @classmethod
-    def empty(cls, memory: list[Room], past: list[Room], length: np.ndarray) -> Shelf:
+    def empty(cls, memory: list[Room], past: list[Room], length: np.ndarray, attic: Attic) -> Shelf:
         """Of sentences that have said nothing yet."""
         zeros, order = np.zeros(len(length), np.int64), np.empty((len(length), 0), np.int64)
-        return cls(memory, past, np.arange(len(length)), length, zeros, zeros.copy(), order)
+        return cls(memory, past, np.arange(len(length)), length, zeros, zeros.copy(), order, attic)
 
     @property
     def width(self) -> int:
@@ -119,7 +155,7 @@ class Shelf:
     def _reach(self, slots: int, tokens: int) -> None:
         if slots > _size(self.past)[1]:
             more = max(2 * slots, self._expected())
-            self.past = _each(self.past, lambda array: _longer(array, more))
+            self.past = _each(self.past, lambda array: _longer(array, more, self.attic.take))
         if tokens > self.order.shape[1]:
             self.order = _longer(self.order, tokens + SPARE)
 
@@ -138,7 +174,7 @@ class Shelf:
             self.count, self.order = self.count[flat], self.order[flat]  # all stay: as in most steps of a beam
             return self
         numbers = self.home[sentences], self.length[sentences], self.used[sentences], self.count[flat], self.order[flat]
-        chosen = Shelf(self.memory, self.past, *numbers)
+        chosen = Shelf(self.memory, self.past, *numbers, self.attic)
         if (np.diff(sentences) <= 0).any() and len(np.unique(sentences)) < len(
             lines
         ):  # one that occurs twice needs two homes
@@ -165,6 +201,7 @@ class Shelf:
             _placed(self.used, other.used, places),
             _placed(self.count, other.count, rows),
             _placed(_longer(self.order, slots), _longer(other.order, slots), rows),
+            self.attic,
         )
 
     def _homes(self, stay: np.ndarray, other: Shelf) -> np.ndarray:
@@ -180,8 +217,8 @@ class Shelf:
     def _move(self, sentences: np.ndarray, homes: int, longest: int | None = None, slots: int | None = None) -> None:
         """Into other rooms, which have so many homes, of which these sentences have the first."""
         kept = self.home[sentences]
-        self.memory = _each(self.memory, lambda array: _relaid(array, kept, homes, longest))
-        self.past = _each(self.past, lambda array: _relaid(array, kept, homes, slots))
+        self.memory = _each(self.memory, lambda array: _relaid(array, kept, homes, longest, self.attic))
+        self.past = _each(self.past, lambda array: _relaid(array, kept, homes, slots, self.attic))
         self.home[sentences] = np.arange(len(sentences))
 
 
@@ -213,18 +250,18 @@ def _unfit(had_homes: int, had_slots: int, homes: int, slots: int) -> bool:
     return too_large or had_homes < homes or had_slots < slots
 
 
-def _relaid(room: np.ndarray, kept: np.ndarray, homes: int, slots: int | None) -> np.ndarray:
+def _relaid(room: np.ndarray, kept: np.ndarray, homes: int, slots: int | None, attic: Attic) -> np.ndarray:
     slots = room.shape[1] if slots is None else slots
-    made, same = np.empty((homes, slots, *room.shape[2:]), room.dtype), min(slots, room.shape[1])
+    made, same = attic.take((homes, slots, *room.shape[2:]), room.dtype), min(slots, room.shape[1])
     made[: len(kept), :same] = room[kept, :same]
     return made
 
 
-def _longer(array: np.ndarray, slots: int) -> np.ndarray:
+def _longer(array: np.ndarray, slots: int, make: Callable[..., np.ndarray] = np.empty) -> np.ndarray:
     """With so many slots or more; what is in the new ones is not looked at."""
     if slots <= array.shape[1]:
         return array
-    made = np.empty((len(array), slots, *array.shape[2:]), array.dtype)
+    made = make((len(array), slots, *array.shape[2:]), array.dtype)
     made[:, : array.shape[1]] = array
     return made
 

@@ -4,14 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from sixfold.decoding.shelf import Shelf, make_room
+from sixfold.decoding import shelf as shelves
+from sixfold.decoding.shelf import Attic, Shelf, make_room
 
 
 def shelf(*lengths, heads=(1, 1)):
     """Sentences of these lengths, whose memory says which they are."""
-    memory = make_room(len(lengths), max(lengths), heads, whole=False)
+    attic = Attic()
+    memory = make_room(attic, len(lengths), max(lengths), heads, whole=False)
     memory[0][:] = np.array(lengths, np.float32)[:, None, None, None, None]
-    return Shelf.empty([memory], [make_room(len(lengths), 0, heads, whole=False)], np.array(lengths))
+    return Shelf.empty([memory], [make_room(attic, len(lengths), 0, heads, whole=False)], np.array(lengths), attic)
 
 
 def say(state, *words):
@@ -135,3 +137,23 @@ def test_what_cannot_be():
         state.select(torch.tensor([[0, 1]]))
     with pytest.raises(ValueError, match="2 hypotheses per sentence here, 1 there"):
         state.select(torch.tensor([[0, 0], [1, 1]])).join(shelf(1))
+
+
+def test_memory_is_used_again_when_nobody_has_it_any_more(monkeypatch):
+    monkeypatch.setattr(shelves, "_WORTH_KEEPING", 64)
+    monkeypatch.setattr(shelves, "_KEPT", 2000)
+    attic = Attic()
+    first = attic.take((10, 10), np.float32)
+    where, part = first.ctypes.data, first[3]
+    assert attic.take((100,), np.int32).ctypes.data != where  # somebody has it
+    del first
+    assert attic.take((100,), np.int32).ctypes.data != where  # a part of it
+    del part
+    again = attic.take((300,), np.int8)
+    assert (again.ctypes.data, again.shape, again.dtype) == (where, (300,), np.int8)
+    del again
+    assert attic.take((99,), np.int8).ctypes.data != where  # it is too good for so little
+    for size in (1700, 1800, 1900):
+        attic.take((size,), np.int8)
+    assert where not in [paper.ctypes.data for paper in attic._papers]  # others came, and it was not kept
+    assert sum(map(len, attic._papers)) <= 2000 + 1900
