@@ -32,7 +32,7 @@ _MANY = 1 << 17  # results, from which on it is worth the trouble to have them s
 
 _SAMPLE = 512  # numbers of a tensor
 
-_made: WeakKeyDictionary[Model, tuple[tuple[Hashable, ...], Model]] = WeakKeyDictionary()
+_made: WeakKeyDictionary[Model, tuple[Any, Model]] = WeakKeyDictionary()
 
 
 def sample(tensor: Tensor) -> Hashable:
@@ -46,12 +46,21 @@ def sample(tensor: Tensor) -> Hashable:
     return tensor.data_ptr(), None if tensor.is_inference() else tensor._version, some
 
 
-def fingerprint(model: nn.Module) -> tuple[Hashable, ...]:
-    """What is no longer the same when any parameter of a model has changed, or somebody listens to one of its parts."""
+def fingerprint(model: nn.Module) -> tuple[Any, ...]:
+    """What is no longer the same when a model has changed: its parts and what they are like, its numbers, its hooks."""
     parts = list(model.modules())
-    heard = any(part._forward_hooks or part._forward_pre_hooks for part in parts)
-    weights = (weight for part in parts for weight in part._parameters.values() if weight is not None)
-    return heard, *map(sample, weights)
+    numbers = (each for part in parts for each in (*part._parameters.values(), *part._buffers.values()))
+    made = [(type(part), *part._modules.values(), *part.__dict__.values()) for part in parts]
+    heard = [(*part._forward_hooks.values(), *part._forward_pre_hooks.values()) for part in parts]
+    return made, heard, [sample(tensor) for tensor in numbers if tensor is not None]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two fingerprints are; if they can't be compared, they are not."""
+    try:
+        return bool(one == other)
+    except (RuntimeError, ValueError):
+        return False
 
 
 @cache
@@ -146,7 +155,7 @@ def quantised(model: Model) -> Model:
     if next(model.parameters()).device.type != "cpu":
         raise ValueError("int8 is for a CPU; give --device cpu, or leave precision float32")
     now, made = fingerprint(model), _made.get(model)
-    if made is None or made[0] != now:
+    if made is None or not same(made[0], now):
         made = _made[model] = now, _quantised(model)
     return made[1]
 

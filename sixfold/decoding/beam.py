@@ -124,7 +124,7 @@ class Beam:
             others: list[Candidate] = []
             for number, candidate in enumerate(bank, 1):
                 _, rank, place, word, log_p = candidate
-                if rank == -math.inf:
+                if not rank > -math.inf:  # nor is what is no number
                     break
                 if word != EOS:
                     others.append(candidate)
@@ -213,7 +213,7 @@ class _Best:
 def _made_dearer(candidates: Iterable[Candidate], taken: Counter[int], cost: float) -> list[Candidate]:
     """The candidates, when words cost something for each time that they were taken."""
     dearer = ((by - cost * taken[word], rank, place, word, log_p) for by, rank, place, word, log_p in candidates)
-    return sorted(dearer, key=_best_first)
+    return sorted((each for each in dearer if each[1] > -math.inf), key=_best_first)
 
 
 def _joined(candidates: Iterable[Candidate], others: Iterable[Candidate]) -> list[Candidate]:

@@ -21,6 +21,8 @@ from sixfold.modifications.post_norm import PostNorm
 from sixfold.modifications.rms_norm import RMSNorm
 from sixfold.transformer import FeedForward, PreNorm, TokenEmbedding
 
+_MUCH, _LITTLE = 64, 1 << 18  # times as large a paper as is needed is given up, if it is larger than this
+
 
 class Sheet(NamedTuple):
     """Rows, as torch and as numpy see them."""
@@ -54,7 +56,7 @@ class Desk:
         found = self._sheets.get((name, width))
         if found is None:
             size, paper = self.rows * width, self._paper.get(name)
-            if paper is None or len(paper) < size:
+            if paper is None or not size <= len(paper) <= max(_MUCH * size, _LITTLE):
                 paper = self._paper[name] = np.empty(size, dtype)
             array = paper[:size].reshape(self.rows, width)
             found = self._sheets[name, width] = Sheet(array, torch.from_numpy(array))

@@ -24,7 +24,7 @@ from sixfold.decoding.task import Origin, Speech, check_demands, check_models, c
 from sixfold.decoding.translation import Line, Translation, lines_of
 from sixfold.decoding.words import forbidden_words
 from sixfold.decoding.workers import in_processes
-from sixfold.int8 import fingerprint
+from sixfold.int8 import fingerprint, same
 from sixfold.models import EncoderDecoder, evaluating
 from sixfold.tap import Tap
 from sixfold.text.tokenizer import UNK, Tokenizers
@@ -139,14 +139,14 @@ class Translator:
         """What a task is for, if it may be used again: by one at a time, as long as the models are the same."""
         if stop is not None or any(next(model.parameters()).device.type != "cpu" for model in self.models):
             return None
-        return decoding, wishes, [fingerprint(model) for model in self.models]
+        return decoding, wishes, self.tokenizers, [fingerprint(model) for model in self.models]
 
     def _take(self, key: Any) -> Translating | None:
         try:
             was_for, task = self._kept.pop()
         except IndexError:
             return None
-        return task if was_for == key else None
+        return task if same(was_for, key) else None
 
     def cross_attention(self, source: str, target: str) -> CrossAttention:
         """The weights of all cross-attentions of the (first) model, in one pass that reads both texts."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from sixfold.decoding.task import Origin
 
 PORTION = 16  # lines that a worker gets at a time
+_CHARACTERS = 1 << 14  # or fewer, if they are so long: what is written at once must not wait for its reader
 AHEAD = 64  # lines for each worker that are looked at in advance, to see the end coming
 
 
@@ -103,7 +104,8 @@ class _Team:
     def _deal(self, waiting: _Waiting) -> None:
         """Give lines to those who have asked. Who has enough is told so, and asks again when it is through."""
         while len(self.workers) < min(self.most, math.ceil(len(waiting.ahead) / PORTION)):
-            self.workers.append(_Worker(self.hello, self.heard))
+            self.workers.append(_Worker(self.heard))
+            self.workers[-1].tell(self.hello)
         for worker in self.workers:
             if worker.asks and (waiting.ahead or worker.jobs):
                 held = sum(each.held for each in self.workers)
@@ -142,6 +144,8 @@ class _Waiting:
                 break
             taken.append(place)
             share -= self.ahead[place].tokens
+            if sum(self.ahead[place].tokens for place in taken) >= _CHARACTERS:
+                break
         portion = [self.ahead[place] for place in taken]
         for place in reversed(taken):
             del self.ahead[place]
@@ -151,13 +155,12 @@ class _Waiting:
 class _Worker:
     """Another process, seen from this one."""
 
-    def __init__(self, hello: Mapping[str, Any], heard: SimpleQueue[tuple[_Worker, dict[str, Any] | None]]):
+    def __init__(self, heard: SimpleQueue[tuple[_Worker, dict[str, Any] | None]]):
         self.jobs: dict[int, Job] = {}  # that it has
         self.asks = False  # and waits for an answer
         self.questions, self.answers = self._start()
         self.listener = Thread(target=self._listen, args=(heard,), daemon=True)
         self.listener.start()
-        self._tell(hello)
 
     @property
     def held(self) -> int:
@@ -179,21 +182,18 @@ class _Worker:
         return self.process.stdin, self.process.stdout
 
     def _listen(self, heard: SimpleQueue[tuple[_Worker, dict[str, Any] | None]]) -> None:
-        with self.answers:
+        with self.answers, suppress(ValueError):  # whoever says what is no answer is not listened to any more
             for line in self.answers:
-                heard.put((self, json.loads(line) if line.endswith(b"\n") else None))
+                heard.put((self, json.loads(line)))
         heard.put((self, None))
 
     def hear(self, said: dict[str, Any] | None) -> Iterator[tuple[int, Translation]]:
         """Translations by the number of their line. A mistake is an error."""
         if said is None:
+            self.process.kill()
             raise ValueError(f"a worker process ended before its work was done (exit code {self.process.wait()})")
         if "error" in said:
-            raise (
-                Unanswerable(self.jobs[said["number"]], said["error"])
-                if "number" in said
-                else ValueError(said["error"])
-            )
+            raise self._mistake(**said)
         self.asks = "translations" not in said
         for number, record in said.get("translations", ()):
             yield number, from_json(record)
@@ -205,9 +205,9 @@ class _Worker:
         """None means: go on with what you have."""
         self.asks = False
         self.jobs |= {job.tag.number: job for job in jobs}
-        self._tell({"lines": [[job.tag.number, job.tag.line] for job in jobs]})
+        self.tell({"lines": [[job.tag.number, job.tag.line] for job in jobs]})
 
-    def _tell(self, message: Mapping[str, Any]) -> None:
+    def tell(self, message: Mapping[str, Any]) -> None:
         with suppress(BrokenPipeError):  # it has ended; why is what it said last
             self.questions.write(json.dumps(message).encode() + b"\n")
             self.questions.flush()
@@ -221,8 +221,8 @@ class _Worker:
 
 
 def main() -> None:
-    """A worker."""
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
+    """A worker. It ends when nobody listens to it any more."""
+    with suppress(BrokenPipeError), os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
         os.dup2(2, 1)  # whatever else is printed is no answer
         serve(sys.stdin.buffer, answers)
 
@@ -234,6 +234,8 @@ def serve(questions: IO[bytes], answers: IO[str]) -> None:
         _Serving(task, questions, answers).run()
     except Unanswerable as error:
         _say(answers, {"error": str(error), "number": error.job.tag.number})
+    except BrokenPipeError:
+        raise
     except (ValueError, OSError) as error:
         _say(answers, {"error": str(error)})
 

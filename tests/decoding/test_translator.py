@@ -1,5 +1,8 @@
 """Lines in, lines out: the same ones in any company, in order, and nobody's mode is changed."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -406,3 +409,49 @@ def test_a_task_is_used_again_until_something_has_changed(monkeypatch):
     assert [each.tokens for pair in zip(*both, strict=True) for each in pair] == [
         each.tokens for one in translator.translate(lines) for each in (one, one)
     ]
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_whatever_changes_a_model_is_noticed(precision):
+    def activation(model):
+        model.decoder.layers[0].feed_forward.activation = torch.tanh
+
+    def epsilon(model):
+        model.decoder.final.eps = 0.5
+
+    def another_map(model):
+        class Doubled(torch.nn.Linear):
+            def forward(self, x):
+                return 2 * super().forward(x)
+
+        model.decoder.layers[0].feed_forward.outer.__class__ = Doubled
+
+    for change in (activation, epsilon, another_map):
+        translator = small_translator()
+        before = translator.translate(["a b c"], precision=precision)[0].log_probs
+        change(translator.model)
+        after = translator.translate(["a b c"], precision=precision)[0].log_probs
+        fresh = small_translator()
+        change(fresh.model)
+        assert after == fresh.translate(["a b c"], precision=precision)[0].log_probs
+        assert after != before
+
+
+def test_what_is_remembered_of_a_model_does_not_hold_it():
+    translator = small_translator()
+    translator.translate(["a b"], precision="int8")
+    model = weakref.ref(translator.model)
+    del translator
+    gc.collect()
+    assert model() is None
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+@pytest.mark.parametrize("keys", [{"beam_size": 4}, {"beam_size": 6, "beam_groups": 2}, {"beam_size": 4, "n_best": 4}])
+def test_what_is_no_number_is_no_word(precision, keys):
+    """EOS is among the first ids, with which a list of equals begins."""
+    translator = small_translator()
+    with torch.no_grad():
+        translator.model.decoder.final.weight[0] = torch.nan
+    with pytest.raises(ValueError, match="line 1: no output"):
+        translator.translate(["a b"], precision=precision, **keys)

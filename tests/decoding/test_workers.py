@@ -141,6 +141,23 @@ def test_a_portion_is_of_every_length_and_in_the_end_no_more_than_a_share():
     assert sizes(few.portion(2, 18, 0)) == [7, 3, 1]
 
 
+def test_long_lines_go_by_fewer(monkeypatch):
+    monkeypatch.setattr(workers, "_CHARACTERS", 100)
+    jobs = [Job(limit=0, size=size, tag=size) for size in (90, 60, 50, 500, 40, 30)]
+    waiting = workers._Waiting([*jobs, *jobs], 8)
+    waiting.look_ahead()
+    assert [job.tag for job in waiting.portion(1, 0, 0)] == [90, 60]
+    assert [job.tag for job in waiting.portion(1, 0, 0)] == [50, 500]
+
+
+def test_one_that_says_what_is_no_answer_is_noticed(translator, tmp_path, monkeypatch):
+    """As a module may that Python imports before anything else."""
+    (tmp_path / "sitecustomize.py").write_text("print('hello')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(ValueError, match="ended before its work was done"):
+        translator.translate(LINES, workers=1)
+
+
 def test_one_that_ends_too_soon_is_noticed(translator):
     given = translator.stream(LINES * 300, workers=1)
     team = given.gi_frame.f_locals["team"]
