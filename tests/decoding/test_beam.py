@@ -10,7 +10,7 @@ from sixfold import BOS, EOS
 from sixfold.decoding.beam import Beam
 from sixfold.decoding.greedy import Greedy
 from sixfold.decoding.length import Length
-from sixfold.decoding.search import Job
+from sixfold.decoding.search import Impossible, Job, Words
 from tests.decoding.chains import Chain, find
 
 A, B, C = 3, 4, 5
@@ -180,3 +180,11 @@ def test_what_makes_no_sense():
     with pytest.raises(ValueError, match="into 3 groups"):
         Beam(4, groups=3)
     assert Job(limit=3).tokens == 1
+
+
+@pytest.mark.parametrize("method", [Beam(4), Beam(6, groups=2, diversity=0.5), Beam(4, n_best=4)])
+def test_what_is_no_number_is_no_word(method):
+    """EOS is among the first ids, with which a list of equals begins."""
+    sentence, scores = method.begin(Job(limit=3)), torch.full((1, method.size, 200), torch.nan)
+    with pytest.raises(Impossible):
+        method.choose([sentence], Words(scores, scores[..., 0], scores, scores[..., 0]))
