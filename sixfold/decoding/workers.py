@@ -194,7 +194,7 @@ class _Worker:
             raise ValueError(f"a worker process ended before its work was done (exit code {self.process.wait()})")
         if "error" in said:
             raise self._mistake(**said)
-        self.asks = "translations" not in said
+        self.asks = self.asks or not said
         for number, record in said.get("translations", ()):
             yield number, from_json(record)
 
@@ -232,10 +232,10 @@ def serve(questions: IO[bytes], answers: IO[str]) -> None:
     try:
         task = _loaded(json.loads(questions.readline()))
         _Serving(task, questions, answers).run()
-    except Unanswerable as error:
-        _say(answers, {"error": str(error), "number": error.job.tag.number})
     except BrokenPipeError:
         raise
+    except Unanswerable as error:
+        _say(answers, {"error": str(error), "number": error.job.tag.number})
     except (ValueError, OSError) as error:
         _say(answers, {"error": str(error)})
 
