@@ -32,7 +32,8 @@ def measure(subject: Subject, wishes: Wishes, seconds: float, tell: Tell) -> dic
     """The section as JSON."""
     lines, origin = subject.held_out(wishes.sentences, wishes.file, wishes.texts)
     limit = _limit(subject)
-    searches = [Search(beam, way, limit) for way in (BATCH, ALONE) for beam in wishes.beams]
+    ways = [{"batch": BATCH, "alone": ALONE}[way] for way in wishes.ways]
+    searches = [Search(beam, way, limit) for way in ways for beam in wishes.beams]
     cases, until = [], time.perf_counter() + seconds
     with (
         tempfile.TemporaryDirectory(prefix="sixfold-bench-") as folder,

@@ -10,6 +10,7 @@ from typing import Any
 
 SHARES = {"training": 0.2, "decoding": 0.5, "length": 0.3}  # of the time, for each section
 PRECISIONS = ("float32", "int8")
+WAYS = ("batch", "alone")
 PEERS = ("ctranslate2", "transformers", "x-transformers")
 
 Tell = Callable[[str], None]
@@ -25,6 +26,7 @@ class Wishes:
     threads: int = 1
     sentences: int = 1000  # at most
     beams: Sequence[int] = (1, 4)
+    ways: Sequence[str] = WAYS  # sentences in batches, and one at a time
     precisions: Sequence[str] = PRECISIONS
     peers: Sequence[str] = ()
     seconds: float = 300.0  # for all sections
@@ -32,10 +34,10 @@ class Wishes:
     texts: Sequence[str] = ()  # and its lines
 
     def __post_init__(self) -> None:
-        for name, known in (("only", SHARES), ("precisions", PRECISIONS), ("peers", PEERS)):
+        for name, known in (("only", SHARES), ("ways", WAYS), ("precisions", PRECISIONS), ("peers", PEERS)):
             _need_known(name, getattr(self, name), known)
-        if not (self.only and self.beams and self.precisions):
-            raise ValueError("--only, --beams and --precisions each need at least one name or number")
+        if not (self.only and self.beams and self.ways and self.precisions):
+            raise ValueError("--only, --beams, --ways and --precisions each need at least one name or number")
         for name in ("rounds", "steps", "threads", "sentences"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")

@@ -37,6 +37,9 @@ def bench(
         Path | None, typer.Option("--file", metavar="FILE", help="decoding: sentences [default: the run's test text]")
     ] = None,
     beams: Annotated[str, typer.Option("--beams", metavar="NUMBERS", help="decoding: beam sizes; 1: greedy.")] = "1,4",
+    ways: Annotated[
+        str, typer.Option("--ways", metavar="NAMES", help="decoding: sentences by the batch, or each alone.")
+    ] = "batch,alone",
     precisions: Annotated[
         str, typer.Option("--precisions", metavar="NAMES", help="decoding: of float32, int8.")
     ] = "float32,int8",
@@ -69,6 +72,7 @@ def bench(
         threads=asked.cores() if threads is None else threads,
         sentences=sentences,
         beams=asked.numbers(beams, "--beams"),
+        ways=asked.names(ways),
         precisions=asked.names(precisions),
         peers=asked.peers(peers),
         seconds=seconds,

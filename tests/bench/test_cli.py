@@ -84,6 +84,7 @@ def test_a_file_stays_as_it_was_if_something_fails(sixfold, tmp_path, monkeypatc
         (["--only", ","], "at least one"),
         (["--beams", "four"], "--beams takes whole numbers"),
         (["--beams", "0"], "--beams must be at least 1"),
+        (["--ways", "both"], "there is no 'both'"),
         (["--precisions", "int4"], "there is no 'int4'"),
         (["--peers", "fairseq"], "there is no 'fairseq'"),
         (["--rounds", "0"], "--rounds must be at least 1"),

@@ -138,7 +138,7 @@ def test_the_section_says_all_of_it():
 
 
 def test_tokens_of_a_case_are_those_that_were_written():
-    wishes = Wishes(beams=[1], precisions=["float32"], sentences=8, rounds=1)
+    wishes = Wishes(beams=[1], ways=["batch"], precisions=["float32"], sentences=8, rounds=1)
     with recipe() as subject:
         found = measure(subject, wishes, 0.1, quietly)
         lines, _ = subject.held_out(8)
