@@ -121,17 +121,17 @@ class Translator:
             if attention or stop is not None:
                 raise ValueError("attention and stop are only for translating in this process, without workers")
             return in_processes(self.origin, decoding, lines, workers, alignment=alignment, **size)
-        return self._stream(lines, size, decoding, Wishes(alignment, attention), stop)
+        key = self._key(decoding, wishes := Wishes(alignment, attention), stop)
+        task = self._take(key) or Translating(self, decoding, wishes, stop)
+        return self._stream(Stream(task, lines, **size), key, task)
 
     def check_terms(self, terms: Sequence[str], **changes: Any) -> None:
         """Raise a ValueError if no translation can have all of these, as it is decoded."""
         check_demands(self.models, self.tokenizers.target, change_decoding(self.decoding, changes), "decoder", terms)
 
-    def _stream(self, lines: Lines, size: dict[str, Any], *how: Any) -> Iterator[Translation]:
-        key = self._key(*how)
-        task = self._take(key) or Translating(self, *how)
+    def _stream(self, stream: Stream, key: Any, task: Translating) -> Iterator[Translation]:
         with evaluating(*self.models):
-            yield from Stream(task, lines, **size)
+            yield from stream
         if key is not None:
             self._kept[:] = [(key, task)]
 

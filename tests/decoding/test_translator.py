@@ -444,3 +444,14 @@ def test_what_is_remembered_of_a_model_does_not_hold_it():
     del translator
     gc.collect()
     assert model() is None
+
+
+def test_what_is_wrong_with_a_task_is_said_before_a_line_is_read(monkeypatch):
+    """So that no file is emptied for nothing."""
+
+    def wrong(self, *how):
+        raise ValueError("int8 is for a CPU")
+
+    monkeypatch.setattr(Translating, "__init__", wrong)
+    with pytest.raises(ValueError, match="int8 is for a CPU"):
+        small_translator().stream(["a"])
