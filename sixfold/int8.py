@@ -21,9 +21,11 @@ from functools import cache, cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sixfold import products
 from sixfold.models import Model
 from sixfold.transformer import Attention, CrossAttention, TokenEmbedding
 
@@ -104,6 +106,11 @@ class Matrix:
     def suited_to(self, rows: int) -> Tensor:
         """The whole numbers (I, O), lying in memory as so many rows are multiplied the fastest."""
         return self.whole if rows == 1 else self._by_inputs
+
+    @cached_property
+    def panels(self) -> np.ndarray | None:
+        """For `products.multiply_whole`, if this CPU knows it."""
+        return products.whole_panels(self.whole.t().numpy())
 
     @cached_property
     def _by_inputs(self) -> Tensor:

@@ -11,33 +11,44 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import float32, njit, types
-from numba.extending import intrinsic
+from numba import float32, njit
+
+from sixfold import vectors
+from sixfold.vectors import ADD, BYTES, LANES, POSITIVE, dots, fetch_line, fills_registers, more, weigh
 
 LEAST = 1e-30  # a row of zeros has a scale, too
-_LINE = 64  # bytes that memory hands over at once
 _STRETCH = 64  # words of which the largest is found at once
 
 _MATHS = {"reassoc", "contract", "arcp", "nsz", "afn"}  # sums in any order; but what is no number stays none
-_intrinsic: Any = intrinsic
-_part: Any = njit(fastmath=_MATHS, error_model="numpy", inline="always")
+part: Any = njit(error_model="numpy", inline="always")  # of a kernel, and compiled as that is
 
 
-def _kernel(function: Callable[..., None]) -> Any:
+def kernel(function: Callable[..., None]) -> Any:
     """Compiled at its first call, and kept on disk beside the program, or in the user's cache, or else nowhere."""
-    kernel: Any = njit(fastmath=_MATHS, nogil=True, error_model="numpy")(function)
-    with suppress(RuntimeError):  # there is no place that may be written to
-        kernel.enable_caching()
-        _forgive(kernel._cache)
-    return kernel
+    return _kept(njit(fastmath=_MATHS, nogil=True, error_model="numpy")(function))
+
+
+def strict_kernel(function: Callable[..., None]) -> Any:
+    """The same, but it computes in the order that is written, and so comes to the same bits as another that does."""
+    return _kept(njit(nogil=True, error_model="numpy")(function))
+
+
+def _kept(compiled: Any) -> Any:
+    with suppress(RuntimeError, OSError):  # there is no place that may be written to
+        compiled.enable_caching()
+        _forgive(compiled._cache)
+    return compiled
 
 
 def _forgive(kept: Any) -> None:
-    """What is kept and can't be read is compiled anew; what can't be kept is not."""
+    """What is kept and can't be read is compiled anew, also when a file has changed of which it is made; what can't be
+    kept is not."""
+    kept._cache_file._source_stamp = kept._cache_file._source_stamp, _stamp()
     load, save = kept.load_overload, kept.save_overload
 
     def load_overload(*what: Any) -> Any:
@@ -54,49 +65,25 @@ def _forgive(kept: Any) -> None:
     kept.load_overload, kept.save_overload = load_overload, save_overload
 
 
-@_intrinsic
-def _more(typing, a, b):  # type: ignore[no-untyped-def]
-    """max(a, b) as many lanes compute it at once: of Python's own, a compiler makes a loop over single numbers.
-
-    It passes over what is no number. Where that must not be lost, 0 · x is added up: 0, or else no number either.
-    """
-
-    def generate(context, builder, signature, numbers):  # type: ignore[no-untyped-def]
-        number = ir.FloatType()
-        kind = ir.FunctionType(number, [number, number])
-        maximum = builder.module.declare_intrinsic("llvm.maxnum", [number], kind)
-        return builder.call(maximum, numbers, fastmath=("nnan", "nsz"))
-
-    return float32(float32, float32), generate
+@cache
+def _stamp() -> tuple[tuple[float, int], ...]:
+    """When the files were written that kernels have parts of."""
+    found = (Path(file).stat() for file in (__file__, vectors.__file__))
+    return tuple((status.st_mtime, status.st_size) for status in found)
 
 
-@_intrinsic
-def _fetch_line(typing, address):  # type: ignore[no-untyped-def]
-    """Ask for memory that will soon be read."""
-
-    def generate(context, builder, signature, numbers):  # type: ignore[no-untyped-def]
-        number, place = ir.IntType(32), builder.inttoptr(numbers[0], ir.IntType(8).as_pointer())
-        kind = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
-        fetch = builder.module.declare_intrinsic("llvm.prefetch", [place.type], kind)
-        builder.call(fetch, [place, number(0), number(3), number(1)])  # to be read, often, as data
-        return context.get_dummy_value()
-
-    return types.none(types.int64), generate
-
-
-@_part
+@part
 def _fetch(room, home, slot, part, h):  # type: ignore[no-untyped-def]
     """What one head will read of a slot."""
-    by_home, by_slot, by_part, by_head, by_number = room.strides
-    first = room.ctypes.data + home * by_home + slot * by_slot + part * by_part + h * by_head
-    for line in range(0, room.shape[4] * by_number, _LINE):
-        _fetch_line(first + line)
+    first = _part_of(room, home, part) + slot * room.strides[1] + h * room.strides[3]
+    for line in range(0, room.strides[3], BYTES):
+        fetch_line(first + line)
 
 
-@_part
+@part
 def _exp(x):  # type: ignore[no-untyped-def]
     """e^x for x ≤ 0, as 2^n · e^r with |r| ≤ ½ log 2: a polynomial that many lanes compute at once."""
-    x = _more(x, float32(-87.0))
+    x = more(x, float32(-87.0))
     n = np.floor(x * float32(1.4426950408889634) + float32(0.5))
     r = x - n * float32(0.693359375) + n * float32(2.12194440e-4)
     p = float32(1.9875691500e-4)
@@ -109,39 +96,52 @@ def _exp(x):  # type: ignore[no-untyped-def]
     return (p * r * r + r + float32(1)) * power.view(np.float32)
 
 
-@_kernel
+@njit(fastmath=_MATHS, error_model="numpy")
+def whole_row(x, whole, row):  # type: ignore[no-untyped-def]
+    """A row in whole numbers from −127 to 127. → the largest number of it, which 127 stands for"""
+    largest, strange = float32(LEAST), float32(0)
+    for i in range(x.shape[1]):
+        largest = more(largest, abs(x[row, i]))
+        strange += float32(0) * x[row, i]
+    times = float32(127) / largest
+    for i in range(x.shape[1]):
+        whole[row, i] = np.int8(np.int32(np.rint(x[row, i] * times)))
+    return largest + strange
+
+
+@part
+def _meaning(total, scale, largest, bias):  # type: ignore[no-untyped-def]
+    """What a sum of whole numbers stands for, plus a bias."""
+    return float32(total) * scale * largest + bias
+
+
+@kernel
 def quantise(x, whole_RI, largest_R):  # type: ignore[no-untyped-def]
-    """Rows in whole numbers from −127 to 127, and the largest of each, which 127 stands for."""
+    """Rows in whole numbers, and the largest number of each."""
     for row in range(x.shape[0]):
-        largest, strange = float32(LEAST), float32(0)
-        for i in range(x.shape[1]):
-            largest = _more(largest, abs(x[row, i]))
-            strange += float32(0) * x[row, i]
-        largest_R[row] = largest + strange
-        times = float32(127) / largest
-        for i in range(x.shape[1]):
-            whole_RI[row, i] = np.int8(np.int32(np.rint(x[row, i] * times)))
+        largest_R[row] = whole_row(x, whole_RI, row)
 
 
-@_kernel
-def rescale(sums_RO, largest_R, scale_O, bias_O, y):  # type: ignore[no-untyped-def]
-    """Sums of whole numbers → what they stand for, plus a bias."""
+@part
+def _put(y, i, value, how):  # type: ignore[no-untyped-def]
+    """Write a value where one is, as `how` says."""
+    if how == ADD:
+        value += y[i]
+    elif how == POSITIVE and value < float32(0):
+        value = float32(0)
+    y[i] = value
+
+
+@strict_kernel
+def rescale(sums_RO, largest_R, scale_O, bias_O, how, y):  # type: ignore[no-untyped-def]
+    """y ← what sums of whole numbers stand for, plus a bias."""
     for row in range(y.shape[0]):
-        largest = largest_R[row]
+        line = y[row]
         for i in range(y.shape[1]):
-            y[row, i] = float32(sums_RO[row, i]) * scale_O[i] * largest + bias_O[i]
+            _put(line, i, _meaning(sums_RO[row, i], scale_O[i], largest_R[row], bias_O[i]), how)
 
 
-@_kernel
-def add_rescaled(sums_RO, largest_R, scale_O, bias_O, x):  # type: ignore[no-untyped-def]
-    """The same, added to x."""
-    for row in range(x.shape[0]):
-        largest = largest_R[row]
-        for i in range(x.shape[1]):
-            x[row, i] += float32(sums_RO[row, i]) * scale_O[i] * largest + bias_O[i]
-
-
-@_kernel
+@kernel
 def norm(x, weight_D, bias_D, epsilon, y):  # type: ignore[no-untyped-def]
     """Layer norm. y may be x."""
     width = x.shape[1]
@@ -158,7 +158,7 @@ def norm(x, weight_D, bias_D, epsilon, y):  # type: ignore[no-untyped-def]
             y[row, i] = (x[row, i] - mean) * times * weight_D[i] + bias_D[i]
 
 
-@_kernel
+@kernel
 def rms_norm(x, weight_D, epsilon, y):  # type: ignore[no-untyped-def]
     """The same without a mean and a bias."""
     width = x.shape[1]
@@ -171,7 +171,7 @@ def rms_norm(x, weight_D, epsilon, y):  # type: ignore[no-untyped-def]
             y[row, i] = x[row, i] * times * weight_D[i]
 
 
-@_kernel
+@kernel
 def embed(ids, table_VD, waves, position_R, x):  # type: ignore[no-untyped-def]
     """√D · E[id] + position"""
     width = x.shape[1]
@@ -182,7 +182,7 @@ def embed(ids, table_VD, waves, position_R, x):  # type: ignore[no-untyped-def]
             x[row, i] = table_VD[word, i] * times + waves[position, i]
 
 
-@_kernel
+@kernel
 def lay(x, part, room, scale, home_R, slot_R):  # type: ignore[no-untyped-def]
     """Put keys and values in slots of homes: of x (R, ·, H, K) this part and the next, in room (homes, slots, 2, H, K).
 
@@ -199,7 +199,7 @@ def lay(x, part, room, scale, home_R, slot_R):  # type: ignore[no-untyped-def]
                 else:
                     largest, strange = float32(LEAST), float32(0)
                     for c in range(width):
-                        largest = _more(largest, abs(x[row, part + which, h, c]))
+                        largest = more(largest, abs(x[row, part + which, h, c]))
                         strange += float32(0) * x[row, part + which, h, c]
                     scale[home, slot, which, h] = (largest + strange) / float32(127)
                     times = float32(127) / largest
@@ -207,7 +207,51 @@ def lay(x, part, room, scale, home_R, slot_R):  # type: ignore[no-untyped-def]
                         room[home, slot, which, h, c] = np.int8(np.int32(np.rint(x[row, part + which, h, c] * times)))
 
 
-@_kernel
+@part
+def _compare(q, row, room, home, part, order, line, count, products):  # type: ignore[no-untyped-def]
+    """products (H, M) ← q · k, of the heads of a row with what is in the slots, as they lie in memory."""
+    heads, width = room.shape[3:]
+    if count > 0 and fills_registers(width):
+        asked, keys = q.ctypes.data + row * q.strides[0], _part_of(room, home, part)
+        slots, found = order.ctypes.data + line * order.strides[0], products.ctypes.data
+        dots(room, width // LANES, asked, keys, room.strides[1], slots, count, heads, found, products.shape[1])
+    else:
+        for j in range(count):
+            for h in range(heads):
+                product = float32(0)
+                for c in range(width):
+                    product += q[row, 0, h, c] * float32(room[home, order[line, j], part, h, c])
+                products[h, j] = product
+
+
+@part
+def _collect(weights, room, home, part, order, line, count, y, row):  # type: ignore[no-untyped-def]
+    """y[row] (H, K) ← Σ weight · v, of each head."""
+    heads, width = room.shape[3:]
+    slots = order.ctypes.data + line * order.strides[0]
+    for h in range(heads):
+        if count > 0 and fills_registers(width):
+            weight, values = (
+                weights.ctypes.data + h * weights.strides[0],
+                _part_of(room, home, part) + h * room.strides[3],
+            )
+            found = y.ctypes.data + row * y.strides[0] + h * y.strides[1]
+            weigh(room, width // LANES, weight, values, room.strides[1], slots, count, found)
+        else:
+            for c in range(width):
+                y[row, h, c] = float32(0)
+            for j in range(count):
+                for c in range(width):
+                    y[row, h, c] += weights[h, j] * float32(room[home, order[line, j], part, h, c])
+
+
+@part
+def _part_of(room, home, part):  # type: ignore[no-untyped-def]
+    """Where keys or values begin in a home."""
+    return room.ctypes.data + home * room.strides[0] + part * room.strides[2]
+
+
+@kernel
 def look(q, room, scale, part, home_R, order, line_R, count_R, y):  # type: ignore[no-untyped-def]
     """softmax(q Kᵀ / √K) V: the heads of each row look at so many slots of a home, in the order of a line.
 
@@ -219,69 +263,46 @@ def look(q, room, scale, part, home_R, order, line_R, count_R, y):  # type: igno
     weights_HM = np.empty((heads, order.shape[1]), np.float32)
     for row in range(rows):
         home, line, count = home_R[row], line_R[row], count_R[row]
-        for j in range(count):  # as they lie in memory
-            slot = order[line, j]
-            for h in range(heads):
-                product = float32(0)
-                for c in range(width):
-                    product += q[row, 0, h, c] * float32(room[home, slot, part, h, c])
-                product *= times
-                if scale is not None:
-                    product *= scale[home, slot, part, h]
-                weights_HM[h, j] = product
+        _compare(q, row, room, home, part, order, line, count, weights_HM)
         after = min(row + 1, rows - 1)
         others = count_R[after] if home_R[after] != home else 0
         for h in range(heads):
+            for j in range(count):
+                weights_HM[h, j] *= times
+            if scale is not None:
+                for j in range(count):
+                    weights_HM[h, j] *= scale[home, order[line, j], part, h]
             largest, total = float32(-3e38), float32(0)
             for j in range(count):
-                largest = _more(largest, weights_HM[h, j])
+                largest = more(largest, weights_HM[h, j])
                 total += float32(0) * weights_HM[h, j]
             for j in range(count):
                 weights_HM[h, j] = _exp(weights_HM[h, j] - largest)
                 total += weights_HM[h, j]
-            for c in range(width):
-                y[row, h, c] = float32(0)
             for j in range(count):
-                if j < others:
-                    _fetch(room, home_R[after], order[line_R[after], j], part, h)
-                slot, weight = order[line, j], weights_HM[h, j] / total
-                if scale is not None:
-                    weight *= scale[home, slot, part + 1, h]
-                for c in range(width):
-                    y[row, h, c] += weight * float32(room[home, slot, part + 1, h, c])
+                weights_HM[h, j] /= total
+            if scale is not None:
+                for j in range(count):
+                    weights_HM[h, j] *= scale[home, order[line, j], part + 1, h]
+            for j in range(min(count, others)):
+                _fetch(room, home_R[after], order[line_R[after], j], part, h)
+        _collect(weights_HM, room, home, part + 1, order, line, count, y, row)
 
 
-@_part
-def _log_sum_exp(scores, row):  # type: ignore[no-untyped-def]
-    largest, total = scores[row, 0], float32(0)
-    for i in range(scores.shape[1]):
-        largest = _more(largest, scores[row, i])
-        total += float32(0) * scores[row, i]
-    for i in range(scores.shape[1]):
-        total += _exp(scores[row, i] - largest)
-    return largest + float32(math.log(total))
-
-
-@_kernel
+@kernel
 def normalise(scores, log_z):  # type: ignore[no-untyped-def]
     """log Σ exp scores, of rows (R, V)."""
     for row in range(scores.shape[0]):
-        log_z[row] = _log_sum_exp(scores, row)
+        largest, total = scores[row, 0], float32(0)
+        for i in range(scores.shape[1]):
+            largest = more(largest, scores[row, i])
+            total += float32(0) * scores[row, i]
+        for i in range(scores.shape[1]):
+            total += _exp(scores[row, i] - largest)
+        log_z[row] = largest + float32(math.log(total))
 
 
-@_kernel
-def rescale_scores(sums_RV, largest_R, scale_V, scores, log_z):  # type: ignore[no-untyped-def]
-    """`rescale` and `normalise`, row by row, as there are many words: the sums become the bits of the scores, which are
-    a view of them."""
-    for row in range(sums_RV.shape[0]):
-        largest = largest_R[row]
-        for i in range(sums_RV.shape[1]):
-            score = np.float32(float32(sums_RV[row, i]) * scale_V[i] * largest)
-            sums_RV[row, i] = score.view(np.int32)
-        log_z[row] = _log_sum_exp(scores, row)
-
-
-@_kernel
+@kernel
 def top(scores, values, indices):  # type: ignore[no-untyped-def]
     """The k largest of each row (R, V), the largest first, and where they are, (R, k). Of equal ones, any; but for
     k = 1, the first.
@@ -297,7 +318,7 @@ def top(scores, values, indices):  # type: ignore[no-untyped-def]
         for stretch in range(stretches):
             most, first = float32(-np.inf), np.uintp(stretch * _STRETCH)
             for i in range(_STRETCH):
-                most = _more(most, scores[row, first + np.uintp(i)])
+                most = more(most, scores[row, first + np.uintp(i)])
             largest[stretch] = most
         several = 0
         for stretch in range(stretches):
@@ -316,7 +337,7 @@ def top(scores, values, indices):  # type: ignore[no-untyped-def]
             values[row, place], indices[row, place] = best[place], where[place]
 
 
-@_part
+@part
 def _insert(best, where, kept, value, index):  # type: ignore[no-untyped-def]
     """Put a value in its place among the best, of which there are so many; the last one may drop out. → how many"""
     place = min(kept, len(best) - 1)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from sixfold import kernels
+from sixfold import kernels, vectors
 from tests.small import seeded
 
-HOMES, SLOTS, HEADS, WIDTH = 5, 7, 2, 24
+HOMES, SLOTS, HEADS = 5, 7, 2
 
 
 def random(*shape, seed=1):
@@ -38,15 +38,11 @@ def test_whole_numbers_are_those_of_torch(width):
 def test_scaling_by_its_definition():
     sums, largest = np.arange(-6, 6, dtype=np.int32).reshape(3, 4) * 1000, np.array([0.5, 2, 3], np.float32)
     scale, bias = np.array([1e-3, 2e-3, 3e-3, 4e-3], np.float32), np.array([1, 0, -1, 5], np.float32)
-    expected, y, x = sums * scale * largest[:, None] + bias, np.empty((3, 4), np.float32), np.ones((3, 4), np.float32)
-    kernels.rescale(sums, largest, scale, bias, y)
-    kernels.add_rescaled(sums, largest, scale, bias, x)
-    np.testing.assert_allclose(y, expected, rtol=1e-6)
-    np.testing.assert_allclose(x, expected + 1, rtol=1e-6)
-    scores, log_z = sums.view(np.float32), np.empty(3, np.float32)
-    kernels.rescale_scores(sums, largest, scale, scores, log_z)
-    np.testing.assert_allclose(scores, expected - bias, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(log_z, np.log(np.exp(expected - bias).sum(1)), rtol=1e-5)
+    expected = sums * scale * largest[:, None] + bias
+    for how, after in ((vectors.SET, expected), (vectors.ADD, expected + 1), (vectors.POSITIVE, expected.clip(0))):
+        y = np.ones((3, 4), np.float32)
+        kernels.rescale(sums, largest, scale, bias, how, y)
+        np.testing.assert_allclose(y, after, rtol=1e-6, atol=1e-6)
 
 
 def test_norms_are_those_of_torch():
@@ -66,14 +62,14 @@ def test_embedding_by_its_definition():
     np.testing.assert_allclose(x, table[[2, 8, 2]] * 4 + waves[[0, 4, 1]], atol=1e-6)
 
 
-def rooms(whole):
-    room = np.empty((HOMES, SLOTS, 2, HEADS, WIDTH), np.int8 if whole else np.float32)
+def rooms(whole, width):
+    room = np.empty((HOMES, SLOTS, 2, HEADS, width), np.int8 if whole else np.float32)
     return room, np.empty((HOMES, SLOTS, 2, HEADS), np.float32) if whole else None
 
 
 def test_what_is_laid_stands_in_its_slot():
     for whole in (False, True):
-        x, (room, scale) = random(2, 3, HEADS, WIDTH), rooms(whole)
+        x, (room, scale) = random(2, 3, HEADS, 24), rooms(whole, 24)
         kernels.lay(x, 1, room, scale, np.array([3, 1]), np.array([6, 0]))
         for row, (home, slot) in enumerate([(3, 6), (1, 0)]):
             found = room[home, slot] * (1 if scale is None else scale[home, slot][..., None])
@@ -81,12 +77,14 @@ def test_what_is_laid_stands_in_its_slot():
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_look_by_its_definition(whole):
-    """For each row and head by itself: Σ p v, p ∝ exp(q·k / √K) over the slots of its order."""
-    room, scale = rooms(whole)
+@pytest.mark.parametrize("width", [1, 16, 24, 64, 128, 144])
+def test_a_look_by_its_definition(whole, width):
+    """For each row and head by itself: Σ p v, p ∝ exp(q·k / √K) over the slots of its order. Heads fill registers, or
+    do not; or fill too many."""
+    room, scale = rooms(whole, width)
     home, slot = (axis.reshape(-1) for axis in np.meshgrid(np.arange(HOMES), np.arange(SLOTS), indexing="ij"))
-    kernels.lay(random(HOMES * SLOTS, 2, HEADS, WIDTH), 0, room, scale, home, slot)
-    q, y = random(4, 1, HEADS, WIDTH, seed=2), np.empty((4, HEADS, WIDTH), np.float32)
+    kernels.lay(random(HOMES * SLOTS, 2, HEADS, width), 0, room, scale, home, slot)
+    q, y = random(4, 1, HEADS, width, seed=2), np.empty((4, HEADS, width), np.float32)
     order = np.array([[0, 5, 2, 6], [4, 3, 2, 1]])
     home, line, count = np.array([0, 4, 2, 2]), np.array([0, 1, 1, 0]), np.array([4, 1, 3, 0])
     kernels.look(q, room, scale, 0, home, order, line, count, y)
@@ -94,7 +92,7 @@ def test_a_look_by_its_definition(whole):
     for row in range(3):
         seen = exact[home[row], order[line[row], : count[row]]]
         for h in range(HEADS):
-            p = np.exp(seen[:, 0, h] @ q[row, 0, h] / math.sqrt(WIDTH))
+            p = np.exp(seen[:, 0, h] @ q[row, 0, h] / math.sqrt(width))
             np.testing.assert_allclose(y[row, h], p / p.sum() @ seen[:, 1, h], atol=1e-5)
     assert (y[3] == 0).all(), "who sees nothing finds nothing"
 
@@ -121,7 +119,7 @@ def test_what_is_kept_and_damaged_is_compiled_anew(tmp_path, monkeypatch):
 
     def kept():
         function = importlib.reload(importlib.import_module("twice")).twice
-        kernel = kernels._kernel(function)
+        kernel = kernels.kernel(function)
         assert kernel(3) == 6
         return kernel.stats.cache_hits[next(iter(kernel.stats.cache_hits))] if kernel.stats.cache_hits else 0
 

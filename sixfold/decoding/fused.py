@@ -170,8 +170,10 @@ class FusedStep:
             x = Sheet.of(x.tensor[torch.from_numpy(newest)])
         if self.output is None:
             return next_words(self.model, x.tensor)
-        log_z = np.empty(len(real), np.float32)
-        return self.output.scores(x, log_z).tensor, torch.from_numpy(log_z)
+        scores, log_z = self.desk.sheet("scores", self.output.outputs), np.empty(len(real), np.float32)
+        self.output(x, scores)
+        kernels.normalise(scores.array, log_z)
+        return scores.tensor, torch.from_numpy(log_z)
 
 
 class _Entrance:

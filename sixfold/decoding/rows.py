@@ -6,6 +6,7 @@ Letters: R rows, I inputs, O outputs, D width.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, MutableMapping
+from functools import cached_property
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
@@ -14,13 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from sixfold import kernels
+from sixfold import kernels, products
 from sixfold.int8 import Int8Linear, Int8Table, Matrix, sample
 from sixfold.modifications.gated import Gated
 from sixfold.modifications.post_norm import PostNorm
 from sixfold.modifications.rms_norm import RMSNorm
 from sixfold.transformer import FeedForward, PreNorm, TokenEmbedding
+from sixfold.vectors import ADD, POSITIVE, SET
 
+_FEW_FLOATS = 16  # rows, which our own product multiplies faster than torch's
+_FEW = 32  # rows of whole numbers, which it multiplies faster with one thread than torch's with several
 _MUCH, _LITTLE = 64, 1 << 18  # times as large a paper as is needed is given up, if it is larger than this
 
 
@@ -41,14 +45,13 @@ class Desk:
 
     def __init__(self) -> None:
         self.rows = 0
-        self.turn = 0  # how often that has changed
         self._paper: dict[str, np.ndarray] = {}
         self._sheets: dict[tuple[str, int], Sheet] = {}
 
     def clear(self, rows: int) -> None:
         """Whatever lies on it may be written over; sheets have so many rows from now on."""
         if rows != self.rows:
-            self.rows, self.turn = rows, self.turn + 1
+            self.rows = rows
             self._sheets.clear()
 
     def sheet(self, name: str, width: int, dtype: Any = np.float32) -> Sheet:
@@ -97,9 +100,8 @@ class Map(Protocol):
     def add(self, x: Sheet, total: Sheet) -> None:
         """total ← total + W x + b"""
 
-    def scores(self, x: Sheet, log_z: np.ndarray) -> Sheet:
-        """W x, for as many outputs as there are words, and log Σ exp of each row (R,); they hold until they are asked
-        for again."""
+    def positive(self, x: Sheet, y: Sheet) -> None:
+        """y ← max(W x + b, 0)"""
 
 
 LINEAR = nn.Linear, Int8Linear  # and nobody else's
@@ -108,85 +110,101 @@ LINEAR = nn.Linear, Int8Linear  # and nobody else's
 def map_of(linear: nn.Module, desk: Desk) -> Map:
     """The map of a linear layer, or that of a table which scores words."""
     if isinstance(linear, Int8Linear | Int8Table):
-        sums = "scores" if isinstance(linear, Int8Table) else "sums"
-        return _Whole(linear.matrix, getattr(linear, "bias", None), desk, sums)
+        return _Whole(linear.matrix, getattr(linear, "bias", None), desk)
     assert isinstance(linear, nn.Linear | TokenEmbedding)
     return _Float(linear.weight, getattr(linear, "bias", None), desk)
 
 
-_turned: MutableMapping[Tensor, tuple[Hashable, Tensor]] = WeakIdKeyDictionary()
+class Weights:
+    """Weights (O, I), lying in memory as they are multiplied the fastest."""
+
+    def __init__(self, weight: Tensor):
+        self._weight = weight.detach()
+
+    @cached_property
+    def turned(self) -> Tensor:
+        """(I, O): for torch's product."""
+        return self._weight.t().contiguous()
+
+    @cached_property
+    def panels(self) -> np.ndarray | None:
+        """For our own, if this CPU knows it."""
+        return products.panels(self._weight.numpy())
 
 
-def turned(weight: Tensor) -> Tensor:
-    """Weights (O, I) → (I, O) as one multiplies fewer rows the fastest. They are made once, and anew when changed."""
-    now, made = sample(weight), _turned.get(weight)
+_laid_out: MutableMapping[Tensor, tuple[Hashable, Weights]] = WeakIdKeyDictionary()
+
+
+def laid_out(weight: Tensor) -> Weights:
+    """They are made once, and anew when changed."""
+    now, made = sample(weight), _laid_out.get(weight)
     if made is None or made[0] != now:
-        made = _turned[weight] = now, weight.detach().t().contiguous()
+        made = _laid_out[weight] = now, Weights(weight)
     return made[1]
 
 
 class _Float:
+    """In float32: by our own product or torch's, whichever is faster."""
+
     def __init__(self, weight: Tensor, bias: Tensor | None, desk: Desk):
-        self.outputs, self.desk = len(weight), desk
-        self.weight, self.bias = turned(weight), None if bias is None else bias.detach()
+        self.outputs, self.desk, self.weights = len(weight), desk, laid_out(weight)
+        self.bias = torch.zeros(self.outputs) if bias is None else bias.detach()
+        self.filled_bias = products.filled_up(self.bias.numpy())
 
     def __call__(self, x: Sheet, y: Sheet) -> None:
-        if self.bias is None:
-            torch.mm(x.tensor, self.weight, out=y.tensor)
-        else:
-            torch.addmm(self.bias, x.tensor, self.weight, out=y.tensor)
+        if not self._multiplied(x, SET, y):
+            torch.addmm(self.bias, x.tensor, self.weights.turned, out=y.tensor)
 
     def add(self, x: Sheet, total: Sheet) -> None:
-        total.tensor.addmm_(x.tensor, self.weight)
-        if self.bias is not None:
-            total.tensor.add_(self.bias)
+        if not self._multiplied(x, ADD, total):
+            total.tensor.addmm_(x.tensor, self.weights.turned).add_(self.bias)
 
-    def scores(self, x: Sheet, log_z: np.ndarray) -> Sheet:
-        y = self.desk.sheet("scores", self.outputs)
-        torch.mm(x.tensor, self.weight, out=y.tensor)
-        kernels.normalise(y.array, log_z)
-        return y
+    def positive(self, x: Sheet, y: Sheet) -> None:
+        if not self._multiplied(x, POSITIVE, y):
+            torch.addmm(self.bias, x.tensor, self.weights.turned, out=y.tensor).relu_()
+
+    def _multiplied(self, x: Sheet, how: int, y: Sheet) -> bool:
+        """Few rows, by our own product."""
+        if len(x.array) > _FEW_FLOATS or self.weights.panels is None:
+            return False
+        products.multiply(x.array, self.weights.panels, self.filled_bias, how, y.array)
+        return True
 
 
 class _Whole:
-    """In whole numbers of 8 bits: see sixfold/int8.py."""
+    """In whole numbers of 8 bits: see sixfold/int8.py. By our own product or torch's, whichever is faster; both come to
+    the same bits."""
 
-    def __init__(self, matrix: Matrix, bias: Tensor | None, desk: Desk, name: str):
-        self.matrix, self.desk, self.name = matrix, desk, name
+    def __init__(self, matrix: Matrix, bias: Tensor | None, desk: Desk):
+        self.matrix, self.desk = matrix, desk
         self.inputs, self.outputs = matrix.whole.shape
-        self.scale = matrix.scale.numpy()
-        self.bias = np.zeros(self.outputs, np.float32) if bias is None else bias.detach().numpy()
-        self._turn = 0
+        self.scale = products.filled_up(matrix.scale.numpy())
+        self.bias = products.filled_up(np.zeros(self.outputs, np.float32) if bias is None else bias.detach().numpy())
 
     def __call__(self, x: Sheet, y: Sheet) -> None:
-        self._sum_up(x)
-        kernels.rescale(self._sums.array, self._largest, self.scale, self.bias, y.array)
+        self._multiply(x, SET, y)
 
     def add(self, x: Sheet, total: Sheet) -> None:
-        self._sum_up(x)
-        kernels.add_rescaled(self._sums.array, self._largest, self.scale, self.bias, total.array)
+        self._multiply(x, ADD, total)
 
-    def scores(self, x: Sheet, log_z: np.ndarray) -> Sheet:
-        self._sum_up(x)
-        sums = self._sums
-        y = Sheet(sums.array.view(np.float32), sums.tensor.view(torch.float32))
-        kernels.rescale_scores(sums.array, self._largest, self.scale, y.array, log_z)
-        return y
+    def positive(self, x: Sheet, y: Sheet) -> None:
+        self._multiply(x, POSITIVE, y)
 
-    def _sum_up(self, x: Sheet) -> None:
+    def _multiply(self, x: Sheet, how: int, y: Sheet) -> None:
+        panels = self.matrix.panels
+        if panels is not None and (len(x.array) <= _FEW or torch.get_num_threads() == 1):
+            products.multiply_whole(x.array, panels, self.scale, self.bias, how, y.array)
+        else:
+            sums, largest = self._sums(x)
+            kernels.rescale(sums, largest, self.scale, self.bias, how, y.array)
+
+    def _sums(self, x: Sheet) -> tuple[np.ndarray, np.ndarray]:
         """Exact sums (R, O), and the largest number of each row of x."""
-        if self._turn != self.desk.turn:
-            self._lay_out()
-        kernels.quantise(x.array, self._whole.array, self._largest)
-        torch._int_mm(self._whole.tensor, self._weight, out=self._sums.tensor)
-
-    def _lay_out(self) -> None:
-        """Choose sheets, and how the weights lie, for as many rows as there are from now on."""
-        desk = self.desk
-        self._turn, self._weight = desk.turn, self.matrix.suited_to(desk.rows)
-        self._whole = desk.sheet("whole", self.inputs, np.int8)
-        self._sums = desk.sheet(self.name, self.outputs, np.int32)
-        self._largest = desk.sheet("largest", 1).array[:, 0]
+        whole, sums = self.desk.sheet("whole", self.inputs, np.int8), self.desk.sheet("sums", self.outputs, np.int32)
+        largest = self.desk.sheet("largest", 1).array[:, 0]
+        kernels.quantise(x.array, whole.array, largest)
+        torch._int_mm(whole.tensor, self.matrix.suited_to(len(x.array)), out=sums.tensor)
+        return sums.array, largest
 
 
 Norm = Callable[[Sheet, Sheet], None]  # (x, y): y ← Norm(x)
@@ -233,7 +251,7 @@ class Inner:
     def __init__(self, layer: nn.Module, desk: Desk):
         assert isinstance(layer, FeedForward | Gated)
         self.inner, self.outer, self.desk = map_of(layer.inner, desk), map_of(layer.outer, desk), desk
-        self.activate = _gated(layer.gate) if isinstance(layer, Gated) else _in_place(layer.activation)
+        self.activate = _gated(layer.gate) if isinstance(layer, Gated) else layer.activation
 
     @staticmethod
     def knows(layer: nn.Module) -> bool:
@@ -242,24 +260,17 @@ class Inner:
     def add(self, x: Sheet, total: Sheet) -> None:
         """total ← total + the layer's output"""
         y = self.desk.sheet("inner", self.inner.outputs)
-        self.inner(x, y)
-        self.outer.add(self.activate(y), total)
+        if self.activate is torch.relu:
+            self.inner.positive(x, y)
+        else:
+            self.inner(x, y)
+            y = Sheet.of(self.activate(y.tensor))
+        self.outer.add(y, total)
 
 
-def _in_place(activation: Callable[[Tensor], Tensor]) -> Callable[[Sheet], Sheet]:
-    if activation is not torch.relu:
-        return lambda y: Sheet.of(activation(y.tensor))
-
-    def relu(y: Sheet) -> Sheet:
-        y.tensor.relu_()
-        return y
-
-    return relu
-
-
-def _gated(gate: Callable[[Tensor], Tensor]) -> Callable[[Sheet], Sheet]:
-    def activate(y: Sheet) -> Sheet:
-        a, b = y.tensor.chunk(2, dim=-1)
-        return Sheet.of(gate(a) * b)
+def _gated(gate: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def activate(y: Tensor) -> Tensor:
+        a, b = y.chunk(2, dim=-1)
+        return gate(a) * b
 
     return activate
