@@ -19,7 +19,7 @@ import numpy as np
 from numba import float32, njit
 
 from sixfold import vectors
-from sixfold.vectors import ADD, BYTES, LANES, POSITIVE, dots, fetch_line, fills_registers, more, weigh
+from sixfold.vectors import ADD, LANES, POSITIVE, dots, fills_registers, more, weigh
 
 LEAST = 1e-30  # a row of zeros has a scale, too
 _STRETCH = 64  # words of which the largest is found at once
@@ -70,14 +70,6 @@ def _stamp() -> tuple[tuple[float, int], ...]:
     """When the files were written that kernels have parts of."""
     found = (Path(file).stat() for file in (__file__, vectors.__file__))
     return tuple((status.st_mtime, status.st_size) for status in found)
-
-
-@part
-def _fetch(room, home, slot, part, h):  # type: ignore[no-untyped-def]
-    """What one head will read of a slot."""
-    first = _part_of(room, home, part) + slot * room.strides[1] + h * room.strides[3]
-    for line in range(0, room.strides[3], BYTES):
-        fetch_line(first + line)
 
 
 @part
@@ -225,18 +217,19 @@ def _compare(q, row, room, home, part, order, line, count, products):  # type: i
 
 
 @part
-def _collect(weights, room, home, part, order, line, count, y, row):  # type: ignore[no-untyped-def]
-    """y[row] (H, K) ← Σ weight · v, of each head."""
+def _collect(weights, room, home, part, order, line, count, soon, y, row):  # type: ignore[no-untyped-def]
+    """y[row] (H, K) ← Σ weight · v, of each head. What is before these values `soon` (a home, a line, a count) will be
+    asked for, and is fetched ahead."""
     heads, width = room.shape[3:]
-    slots = order.ctypes.data + line * order.strides[0]
+    at_order, at_y = order.ctypes.data, y.ctypes.data + row * y.strides[0]
+    next_home, next_line, next_count = soon
+    values, keys = _part_of(room, home, part), _part_of(room, next_home, part - 1)
     for h in range(heads):
         if count > 0 and fills_registers(width):
-            weight, values = (
-                weights.ctypes.data + h * weights.strides[0],
-                _part_of(room, home, part) + h * room.strides[3],
-            )
-            found = y.ctypes.data + row * y.strides[0] + h * y.strides[1]
-            weigh(room, width // LANES, weight, values, room.strides[1], slots, count, found)
+            weight, head = weights.ctypes.data + h * weights.strides[0], h * room.strides[3]
+            here = values + head, room.strides[1], at_order + line * order.strides[0], count
+            there = keys + head, at_order + next_line * order.strides[0], next_count
+            weigh(room, width // LANES, weight, *here, *there, at_y + h * y.strides[1])
         else:
             for c in range(width):
                 y[row, h, c] = float32(0)
@@ -264,8 +257,6 @@ def look(q, room, scale, part, home_R, order, line_R, count_R, y):  # type: igno
     for row in range(rows):
         home, line, count = home_R[row], line_R[row], count_R[row]
         _compare(q, row, room, home, part, order, line, count, weights_HM)
-        after = min(row + 1, rows - 1)
-        others = count_R[after] if home_R[after] != home else 0
         for h in range(heads):
             for j in range(count):
                 weights_HM[h, j] *= times
@@ -284,9 +275,11 @@ def look(q, room, scale, part, home_R, order, line_R, count_R, y):  # type: igno
             if scale is not None:
                 for j in range(count):
                     weights_HM[h, j] *= scale[home, order[line, j], part + 1, h]
-            for j in range(min(count, others)):
-                _fetch(room, home_R[after], order[line_R[after], j], part, h)
-        _collect(weights_HM, room, home, part + 1, order, line, count, y, row)
+        after = min(row + 1, rows - 1)
+        if home_R[after] == home or count_R[after] == 0:
+            after = row
+        soon = home_R[after], line_R[after], count_R[after]
+        _collect(weights_HM, room, home, part + 1, order, line, count, soon, y, row)
 
 
 @kernel

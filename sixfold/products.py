@@ -71,9 +71,11 @@ def multiply(x, panels, bias, how, y):  # type: ignore[no-untyped-def]
 def multiply_whole(x, panels, scale, bias, how, y):  # type: ignore[no-untyped-def]
     """The same in whole numbers. The scale and the bias are filled up."""
     rows = len(x)
-    whole, largest = np.zeros((rows, panels.shape[1] * _FOUR), np.int8), np.empty(rows, np.float32)
+    whole, largest = np.empty((rows, panels.shape[1] * _FOUR), np.int8), np.empty(rows, np.float32)
     first = np.empty(rows, np.int32)
     for row in range(rows):
+        for i in range(x.shape[1], whole.shape[1]):
+            whole[row, i] = 0
         largest[row] = whole_row(x, whole, row)
         total = np.int32(0)
         for i in range(x.shape[1]):
@@ -100,7 +102,11 @@ def _cover(x, panels, first, largest, scale, bias, how, y):  # type: ignore[no-u
                 to, stride = at_y + top * y.strides[0] + 4 * left, y.strides[0]
                 tile(panels, bottom - top, read, weights, steps, begun, most, stand_for, plus, how, to, stride)
             else:  # by way of a sheet that is wide enough
-                edge[: bottom - top, : outputs - left] = y[top:bottom, left:]
+                for row in range(top, bottom):
+                    for i in range(outputs - left):
+                        edge[row - top, i] = y[row, left + i]
                 to, stride = edge.ctypes.data, edge.strides[0]
                 tile(panels, bottom - top, read, weights, steps, begun, most, stand_for, plus, how, to, stride)
-                y[top:bottom, left:] = edge[: bottom - top, : outputs - left]
+                for row in range(top, bottom):
+                    for i in range(outputs - left):
+                        y[row, left + i] = edge[row - top, i]

@@ -9,7 +9,7 @@ Whatever lies in memory is passed as an address: a number.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -52,6 +52,13 @@ class _Program:
 
     def store(self, value: Any, address: Any) -> None:
         self.builder.store(value, self._pointer(value.type, address), align=1)
+
+    def fetch(self, address: Any) -> None:
+        """Ask for memory that will soon be read."""
+        place = self._pointer(_BYTE, address)
+        kind = ir.FunctionType(ir.VoidType(), [place.type, _SUM, _SUM, _SUM])
+        fetch = self.builder.module.declare_intrinsic("llvm.prefetch", [place.type], kind)
+        self.builder.call(fetch, [place, _SUM(0), _SUM(3), _SUM(1)])  # to be read, often, as data
 
     def plus(self, total: Any, a: Any, b: Any) -> Any:
         """total + a b"""
@@ -117,20 +124,6 @@ def more(typing, a, b):  # type: ignore[no-untyped-def]
     return float32(float32, float32), generate
 
 
-@intrinsic
-def fetch_line(typing, address):  # type: ignore[no-untyped-def]
-    """Ask for memory that will soon be read."""
-
-    def generate(context, builder, signature, numbers):  # type: ignore[no-untyped-def]
-        place = builder.inttoptr(numbers[0], _BYTE.as_pointer())
-        kind = ir.FunctionType(ir.VoidType(), [place.type, _SUM, _SUM, _SUM])
-        fetch = builder.module.declare_intrinsic("llvm.prefetch", [place.type], kind)
-        builder.call(fetch, [place, _SUM(0), _SUM(3), _SUM(1)])  # to be read, often, as data
-        return context.get_dummy_value()
-
-    return types.none(types.int64), generate
-
-
 @register_jitable
 def fills_registers(width: int) -> bool:
     """Whether `dots` and `weigh` know heads that are so wide."""
@@ -155,8 +148,11 @@ def dots(typing, room, registers, q, keys, stride, order, count, heads, products
 
 
 @intrinsic
-def weigh(typing, room, registers, weights, values, stride, order, count, y):  # type: ignore[no-untyped-def]
-    """y ← Σ weight · value, of one head, over slots as in `dots`."""
+def weigh(  # type: ignore[no-untyped-def]
+    typing, room, registers, weights, values, stride, order, count, next_states, next_order, next_count, y
+):
+    """y ← Σ weight · value, of one head, over slots as in `dots`. States that will be looked at next (of one slot at
+    least) are fetched meanwhile."""
 
     def generate(context, builder, signature, numbers):  # type: ignore[no-untyped-def]
         _, registers, *others = numbers
@@ -164,24 +160,33 @@ def weigh(typing, room, registers, weights, values, stride, order, count, y):  #
         program.choose(registers, range(1, _MOST + 1), program.write)
         return context.get_dummy_value()
 
-    return types.none(room, *[types.int64] * 7), generate
+    return types.none(room, *[types.int64] * 10), generate
+
+
+class _Slots(NamedTuple):
+    """Slots of a room."""
+
+    states: Any
+    stride: Any
+    order: Any
+    count: Any
 
 
 class _OverSlots(_Program):
-    """What goes over the slots of a room, whose numbers are of a kind."""
+    """What goes over slots, whose numbers are of a kind."""
 
-    def __init__(self, builder: Any, kind: Any, states: Any, stride: Any, order: Any, count: Any):
+    def __init__(self, builder: Any, kind: Any, slots: _Slots):
         super().__init__(builder)
-        self.kind, self.states, self.stride, self.order, self.count = kind, states, stride, order, count
+        self.kind, self.slots, self.bytes = kind, slots, LANES * kind.bitwidth // 8  # of numbers that fill a register
 
-    def _slot(self, index: Any) -> Any:
+    def at(self, slots: _Slots, index: Any) -> Any:
         """Where the states begin of the slot that comes so late in the order."""
-        slot = self.load(_INDEX, self.sum(self.order, self.times(index, 8)))
-        return self.sum(self.states, self.times(slot, self.stride))
+        slot = self.load(_INDEX, self.sum(slots.order, self.times(index, 8)))
+        return self.sum(slots.states, self.times(slot, slots.stride))
 
-    def _floats(self, address: Any, part: Any) -> Any:
+    def floats(self, address: Any, part: Any) -> Any:
         """So many registers after an address."""
-        at = self.sum(address, self.times(part, LANES * self.kind.bitwidth // 8))
+        at = self.sum(address, self.times(part, self.bytes))
         if self.kind is types.float32:
             return self.load(_FLOATS, at)
         return self.builder.sitofp(self.load(ir.VectorType(_BYTE, LANES), at), _FLOATS)
@@ -189,22 +194,22 @@ class _OverSlots(_Program):
 
 class _Dots(_OverSlots):
     def __init__(self, builder: Any, kind: Any, q: Any, keys: Any, stride: Any, order: Any, count: Any, *others: Any):
-        super().__init__(builder, kind, keys, stride, order, count)
+        super().__init__(builder, kind, _Slots(keys, stride, order, count))
         self.q, (self.heads, self.products, self.width) = q, others
 
     def write(self, registers: int) -> None:
         def look(index: Any, _: list[Any]) -> Sequence[Any]:
-            keys = self._slot(index)
+            keys = self.at(self.slots, index)
             return self.loop(self.heads, [], lambda head, _: self._compare(keys, index, head, registers))
 
-        self.loop(self.count, [], look)
+        self.loop(self.slots.count, [], look)
 
     def _compare(self, keys: Any, index: Any, head: Any, registers: int) -> Sequence[Any]:
         total = _ZEROS
         for each in range(registers):
             part = self.sum(self.times(head, registers), each)
             q = self.load(_FLOATS, self.sum(self.q, self.times(part, BYTES)))
-            total = self.plus(total, q, self._floats(keys, part))
+            total = self.plus(total, q, self.floats(keys, part))
         product = self.call("llvm.vector.reduce.fadd.v16f32", _FLOAT, _FLOAT(0.0), total, flags=_FREELY)
         place = self.sum(self.times(head, self.width), index)
         self.store(product, self.sum(self.products, self.times(place, 4)))
@@ -212,18 +217,28 @@ class _Dots(_OverSlots):
 
 
 class _Weigh(_OverSlots):
-    def __init__(self, builder: Any, kind: Any, weights: Any, values: Any, stride: Any, order: Any, count: Any, y: Any):
-        super().__init__(builder, kind, values, stride, order, count)
-        self.weights, self.y = weights, y
+    def __init__(self, builder: Any, kind: Any, weights: Any, values: Any, stride: Any, order: Any, *others: Any):
+        count, next_states, next_order, next_count, self.y = others
+        super().__init__(builder, kind, _Slots(values, stride, order, count))
+        self.weights, self.next = weights, _Slots(next_states, stride, next_order, next_count)
 
     def write(self, registers: int) -> None:
-        for part, total in enumerate(self.loop(self.count, [_ZEROS] * registers, self._add)):
+        for part, total in enumerate(self.loop(self.slots.count, [_ZEROS] * registers, self._add)):
             self.store(total, self.sum(self.y, part * BYTES))
 
     def _add(self, index: Any, sums: list[Any]) -> Sequence[Any]:
-        values = self._slot(index)
+        values = self.at(self.slots, index)
         weight = self.spread(self.load(_FLOAT, self.sum(self.weights, self.times(index, 4))))
-        return [self.plus(total, weight, self._floats(values, part)) for part, total in enumerate(sums)]
+        self._fetch_next(index, len(sums))
+        return [self.plus(total, weight, self.floats(values, part)) for part, total in enumerate(sums)]
+
+    def _fetch_next(self, index: Any, registers: int) -> None:
+        """The states of one slot of the next, or of its last."""
+        last = self.sum(self.next.count, -1)
+        index = self.builder.select(self.builder.icmp_signed("<", index, last), index, last)
+        states = self.at(self.next, index)
+        for line in range(0, registers * self.bytes, BYTES):
+            self.fetch(self.sum(states, line))
 
 
 def knows_tiles(kind: Any) -> bool:
