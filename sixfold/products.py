@@ -1,4 +1,4 @@
-"""Products of rows with weights that lie ready for it: in few rows, or in whole numbers, faster than torch's own.
+"""Products of rows with weights that lie ready for it: by one thread, faster than torch's own.
 
     y = X Wᵀ + b                      in float32
     y = a s · (X W'ᵀ) + b             in whole numbers of 8 bits: see sixfold/int8.py
@@ -6,8 +6,8 @@
     panel        all inputs of 64 outputs, in the order in which they are read: input 0 of outputs 0, 1, … 63; input 1 …
     tile         up to 6 rows × a panel: 24 registers of sums, written to memory when all inputs are read
 
-So weights come from memory once for 6 rows, which then take hardly longer than one; and nothing is laid out anew for
-each product.
+So nothing is laid out anew for each product; weights come from memory once, and while one block of them is multiplied
+with all rows, the next is fetched.
 
 For whole numbers, one instruction (`vpdpbusd`) takes 4 numbers from 0 to 255 and 4 from −128 to 127, and adds their
 products to a sum; for 16 sums at once. So four inputs of an output lie side by side; and weights are shifted by 128,
@@ -21,10 +21,11 @@ from __future__ import annotations
 import numpy as np
 
 from sixfold.kernels import part, strict_kernel, whole_row
-from sixfold.vectors import BYTES, TALL, WIDE, knows_tiles, tile
+from sixfold.vectors import ADD, BYTES, POSITIVE, SET, TALL, WIDE, knows_tiles, tile
 
 _FOUR = 4  # inputs that the instruction takes
 _SHIFT = 128
+_BLOCK = 96  # steps whose weights a CPU keeps at hand for one tile after another
 
 
 def panels(weight_OI: np.ndarray) -> np.ndarray | None:
@@ -64,14 +65,15 @@ def filled_up(numbers_O: np.ndarray) -> np.ndarray:
 @strict_kernel
 def multiply(x, panels, bias, how, y):  # type: ignore[no-untyped-def]
     """y ← W x + b, as `how` says. The bias is filled up."""
-    _cover(x, panels, np.empty(0, np.int32), bias, bias, bias, how, y)
+    nothing = np.empty(0, np.int32)
+    _cover(x, panels, _BLOCK, nothing, bias, bias, bias, how, y)
 
 
 @strict_kernel
 def multiply_whole(x, panels, scale, bias, how, y):  # type: ignore[no-untyped-def]
     """The same in whole numbers. The scale and the bias are filled up."""
-    rows = len(x)
-    whole, largest = np.empty((rows, panels.shape[1] * _FOUR), np.int8), np.empty(rows, np.float32)
+    rows, steps = len(x), panels.shape[1]
+    whole, largest = np.empty((rows, steps * _FOUR), np.int8), np.empty(rows, np.float32)
     first = np.empty(rows, np.int32)
     for row in range(rows):
         for i in range(x.shape[1], whole.shape[1]):
@@ -81,32 +83,42 @@ def multiply_whole(x, panels, scale, bias, how, y):  # type: ignore[no-untyped-d
         for i in range(x.shape[1]):
             total = np.int32(total + whole[row, i])
         first[row] = np.int32(-_SHIFT * total)
-    _cover(whole, panels, first, largest, scale, bias, how, y)
+    _cover(whole, panels, steps, first, largest, scale, bias, how, y)
 
 
 @part
-def _cover(x, panels, first, largest, scale, bias, how, y):  # type: ignore[no-untyped-def]
-    """y with tiles."""
+def _cover(x, panels, block, first, largest, scale, bias, how, y):  # type: ignore[no-untyped-def]
+    """y with tiles, a block of steps at a time."""
     rows, outputs = y.shape
-    steps, tiles = panels.shape[1], (rows + TALL - 1) // TALL
-    at_x, at_first, at_largest = x.ctypes.data, first.ctypes.data, largest.ctypes.data
-    at_panels, at_scale, at_bias, at_y = panels.ctypes.data, scale.ctypes.data, bias.ctypes.data, y.ctypes.data
-    edge = np.empty((TALL, WIDE), np.float32)
+    steps, of_step = panels.shape[1], panels.strides[1]
+    blocks, tiles = (steps + block - 1) // block, (rows + TALL - 1) // TALL
+    edge, no_bias = np.empty((TALL, WIDE), np.float32), np.zeros(WIDE, np.float32)
     for panel in range(len(panels)):
         left = panel * WIDE
-        weights, stand_for, plus = at_panels + panel * panels.strides[0], at_scale + 4 * left, at_bias + 4 * left
-        for number in range(tiles):  # which are about as tall as each other
-            top, bottom = rows * number // tiles, rows * (number + 1) // tiles
-            read, begun, most = at_x + top * x.strides[0], at_first + 4 * top, at_largest + 4 * top
-            if left + WIDE <= outputs:
-                to, stride = at_y + top * y.strides[0] + 4 * left, y.strides[0]
-                tile(panels, bottom - top, read, weights, steps, begun, most, stand_for, plus, how, to, stride)
-            else:  # by way of a sheet that is wide enough
-                for row in range(top, bottom):
-                    for i in range(outputs - left):
-                        edge[row - top, i] = y[row, left + i]
-                to, stride = edge.ctypes.data, edge.strides[0]
-                tile(panels, bottom - top, read, weights, steps, begun, most, stand_for, plus, how, to, stride)
-                for row in range(top, bottom):
-                    for i in range(outputs - left):
-                        y[row, left + i] = edge[row - top, i]
+        scale_here, bias_here = scale.ctypes.data + 4 * left, bias.ctypes.data + 4 * left
+        for number in range(blocks):
+            start, stop, is_last = steps * number // blocks, steps * (number + 1) // blocks, number == blocks - 1
+            weights, plus = panels.ctypes.data + panel * panels.strides[0] + start * of_step, bias_here
+            now = how if blocks == 1 else (how & ADD if number == 0 else ADD) | (how & POSITIVE if is_last else SET)
+            if not is_last:
+                plus = no_bias.ctypes.data
+            for place in range(tiles):  # which are about as tall as each other
+                top, bottom = rows * place // tiles, rows * (place + 1) // tiles
+                ahead = weights + (stop - start) * (of_step + BYTES * place)  # the next block, by parts
+                if place >= of_step // BYTES or (panel == len(panels) - 1 and is_last):
+                    ahead = weights
+                read = x.ctypes.data + top * x.strides[0] + 4 * start, x.strides[0]
+                sums, scales = first.ctypes.data + 4 * top, (largest.ctypes.data + 4 * top, scale_here, plus)
+                whole = left + WIDE <= outputs
+                if whole:
+                    to = y.ctypes.data + top * y.strides[0] + 4 * left, y.strides[0]
+                else:  # by way of a sheet that is wide enough
+                    for row in range(top, bottom):
+                        for i in range(outputs - left):
+                            edge[row - top, i] = y[row, left + i]
+                    to = edge.ctypes.data, edge.strides[0]
+                tile(panels, bottom - top, read, weights, stop - start, ahead, sums, scales, now, to)
+                if not whole:
+                    for row in range(top, bottom):
+                        for i in range(outputs - left):
+                            y[row, left + i] = edge[row - top, i]

@@ -8,6 +8,7 @@ Whatever lies in memory is passed as an address: a number.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ _MOST = 8  # registers that a head's numbers fill
 TALL, _ACROSS = 6, 4  # rows of a tile, and the registers of sums of each
 WIDE = _ACROSS * LANES  # outputs of a tile
 
-SET, ADD, POSITIVE = 0, 1, 2  # y ← a value; y ← y + a value; y ← max(a value, 0)
+SET, ADD, POSITIVE = 0, 1, 2  # y ← a value; y ← y + a value; y ← max(a value, 0); or the last two in one
 
 intrinsic: Any = extending.intrinsic
 register_jitable: Any = extending.register_jitable
@@ -248,11 +249,12 @@ def knows_tiles(kind: Any) -> bool:
 
 
 @intrinsic
-def tile(typing, panels, rows, x, panel, steps, first, largest, scale, bias, how, y, stride):  # type: ignore[no-untyped-def]
+def tile(typing, panels, rows, x, panel, steps, ahead, sums, scales, how, y):  # type: ignore[no-untyped-def]
     """y ← X W + b, as `how` says, for 1 to 6 rows of X and a panel of W: see sixfold/products.py.
 
-    Each step takes 4 bytes of each row. Rows of y are `stride` bytes apart. Of whole numbers, a row has a first sum,
-    to which products are added, and a largest number, by which it is scaled as outputs are by theirs.
+    x and y are (address, bytes from row to row). Each step takes 4 bytes of each row, 256 of the panel, and fetches 64
+    that will be read soon. Of whole numbers, `sums` are what those of each row begin with, and `scales` are the largest
+    number of each row, and what stands for 1 of each output; then, and for floats alone, a bias.
     """
 
     def generate(context, builder, signature, numbers):  # type: ignore[no-untyped-def]
@@ -261,46 +263,56 @@ def tile(typing, panels, rows, x, panel, steps, first, largest, scale, bias, how
         program.choose(rows, range(1, TALL + 1), program.write)
         return context.get_dummy_value()
 
-    return types.none(panels, *[types.int64] * 11), generate
+    one, two, three = types.int64, types.UniTuple(types.int64, 2), types.UniTuple(types.int64, 3)
+    return types.none(panels, one, two, one, one, one, one, three, one, two), generate
 
 
 class _Tile(_Program):
     """Of float32."""
 
-    def __init__(self, builder: Any, x: Any, panel: Any, steps: Any, *others: Any):
+    def __init__(
+        self, builder: Any, x: Any, panel: Any, steps: Any, ahead: Any, sums: Any, scales: Any, how: Any, y: Any
+    ):
         super().__init__(builder)
-        self.x, self.panel, self.steps = x, panel, steps
-        self.first, self.largest, self.scale, self.bias, self.how, self.y, self.stride = others
+        self.panel, self.steps, self.ahead, self.first_sums = panel, steps, ahead, sums
+        (self.x, self.x_stride), (self.y, self.y_stride) = (self._each(pair, 2) for pair in (x, y))
+        self.largest, self.scale, self.bias = self._each(scales, 3)
+        self.adding, positive = (self._has(how, each) for each in (ADD, POSITIVE))
+        self.least = self.spread(builder.select(positive, _FLOAT(0.0), _FLOAT(-math.inf)))
 
     def write(self, tall: int) -> None:
-        sums = self.loop(self.steps, [self._begun(row) for row in range(tall) for _ in range(_ACROSS)], self._go_on)
-
-        def put(how: int) -> None:
-            for place, total in enumerate(sums):
-                row, part = divmod(place, _ACROSS)
-                at = self.sum(self.y, self.times(self.stride, row), part * BYTES)
-                self._put(self._meaning(total, row, part), how, at)
-
-        self.choose(self.how, (SET, ADD, POSITIVE), put)
+        places = [(row, part) for row in range(tall) for part in range(_ACROSS)]
+        sums = self.loop(self.steps, [self._begun(*place) for place in places], self._go_on)
+        for place, total in zip(places, sums, strict=True):
+            value = self._meaning(total, *place)
+            less = self.builder.fcmp_ordered("<", value, self.least)  # what is no number is not, and stays so
+            self.store(self.builder.select(less, self.least, value), self._at(*place))
 
     def _go_on(self, step: Any, sums: list[Any]) -> Sequence[Any]:
         """Add the products of one step."""
+        self.fetch(self.sum(self.ahead, self.times(step, BYTES)))
         weights = self.sum(self.panel, self.times(step, _ACROSS * BYTES))
         column = [self._load_many(weights, part) for part in range(_ACROSS)]
         lines = [sums[first : first + _ACROSS] for first in range(0, len(sums), _ACROSS)]
         now: list[Any] = []
         for row, line in enumerate(lines):
-            at = self.times(self.sum(self.times(self.steps, row), step), 4)
-            factor = self.spread(self._load_one(self.sum(self.x, at)))
+            at = self.sum(self.x, self.times(self.x_stride, row), self.times(step, 4))
+            factor = self.spread(self._load_one(at))
             now += [self.plus(total, weight, factor) for total, weight in zip(line, column, strict=True)]
         return now
 
-    def _put(self, value: Any, how: int, at: Any) -> None:
-        if how == ADD:
-            value = self.builder.fadd(value, self.load(_FLOATS, at))
-        if how == POSITIVE:  # and what is no number stays none
-            value = self.builder.select(self.builder.fcmp_ordered("<", value, _ZEROS), _ZEROS, value)
-        self.store(value, at)
+    def _at(self, row: int, part: int) -> Any:
+        return self.sum(self.y, self.times(self.y_stride, row), part * BYTES)
+
+    def _before(self, row: int, part: int) -> Any:
+        """What is added to."""
+        return self.builder.select(self.adding, self.load(_FLOATS, self._at(row, part)), _ZEROS)
+
+    def _begun(self, row: int, part: int) -> Any:
+        return self._before(row, part)
+
+    def _meaning(self, total: Any, row: int, part: int) -> Any:
+        return self.builder.fadd(total, self._load_many(self.bias, part))
 
     def _load_many(self, address: Any, part: int) -> Any:
         return self.load(_FLOATS, self.sum(address, part * BYTES))
@@ -308,31 +320,32 @@ class _Tile(_Program):
     def _load_one(self, address: Any) -> Any:
         return self.load(_FLOAT, address)
 
-    def _begun(self, row: int) -> Any:
-        return _ZEROS
+    def _each(self, numbers: Any, count: int) -> list[Any]:
+        return [self.builder.extract_value(numbers, index) for index in range(count)]
 
-    def _meaning(self, total: Any, row: int, part: int) -> Any:
-        return self.builder.fadd(total, self._load_many(self.bias, part))
+    def _has(self, how: Any, way: int) -> Any:
+        return self.builder.icmp_signed("!=", self.builder.and_(how, _INDEX(way)), _INDEX(0))
 
 
 class _WholeTile(_Tile):
     """Of whole numbers of 8 bits, four at a step."""
 
-    def _load_many(self, address: Any, part: int) -> Any:
-        return self.load(_SUMS, self.sum(address, part * BYTES))
-
-    def _load_one(self, address: Any) -> Any:
-        return self.load(_SUM, address)
-
     def plus(self, total: Any, weights: Any, factor: Any) -> Any:
         return self.call("llvm.x86.avx512.vpdpbusd.512", _SUMS, total, weights, factor)
 
-    def _begun(self, row: int) -> Any:
-        return self.spread(self.load(_SUM, self.sum(self.first, row * 4)))
+    def _begun(self, row: int, part: int) -> Any:
+        return self.spread(self.load(_SUM, self.sum(self.first_sums, row * 4)))
 
     def _meaning(self, total: Any, row: int, part: int) -> Any:
         """In the order of `kernels.rescale`, and so to the same bits."""
         scale, bias = (self.load(_FLOATS, self.sum(each, part * BYTES)) for each in (self.scale, self.bias))
         largest = self.spread(self.load(_FLOAT, self.sum(self.largest, row * 4)))
         value = self.builder.fmul(self.builder.sitofp(total, _FLOATS), scale)
-        return self.builder.fadd(self.builder.fmul(value, largest), bias)
+        value = self.builder.fadd(self.builder.fmul(value, largest), bias)
+        return self.builder.fadd(value, self._before(row, part))
+
+    def _load_many(self, address: Any, part: int) -> Any:
+        return self.load(_SUMS, self.sum(address, part * BYTES))
+
+    def _load_one(self, address: Any) -> Any:
+        return self.load(_SUM, address)

@@ -23,8 +23,7 @@ from sixfold.modifications.rms_norm import RMSNorm
 from sixfold.transformer import FeedForward, PreNorm, TokenEmbedding
 from sixfold.vectors import ADD, POSITIVE, SET
 
-_FEW_FLOATS = 16  # rows, which our own product multiplies faster than torch's
-_FEW = 32  # rows of whole numbers, which it multiplies faster with one thread than torch's with several
+_FEW = 32  # rows, which our own product multiplies faster with one thread than torch's with several
 _MUCH, _LITTLE = 64, 1 << 18  # times as large a paper as is needed is given up, if it is larger than this
 
 
@@ -112,7 +111,7 @@ def map_of(linear: nn.Module, desk: Desk) -> Map:
     if isinstance(linear, Int8Linear | Int8Table):
         return _Whole(linear.matrix, getattr(linear, "bias", None), desk)
     assert isinstance(linear, nn.Linear | TokenEmbedding)
-    return _Float(linear.weight, getattr(linear, "bias", None), desk)
+    return _Float(linear.weight, getattr(linear, "bias", None))
 
 
 class Weights:
@@ -143,43 +142,13 @@ def laid_out(weight: Tensor) -> Weights:
     return made[1]
 
 
-class _Float:
-    """In float32: by our own product or torch's, whichever is faster."""
+class _Linear:
+    """By our own product or torch's, whichever is faster."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, desk: Desk):
-        self.outputs, self.desk, self.weights = len(weight), desk, laid_out(weight)
-        self.bias = torch.zeros(self.outputs) if bias is None else bias.detach()
-        self.filled_bias = products.filled_up(self.bias.numpy())
-
-    def __call__(self, x: Sheet, y: Sheet) -> None:
-        if not self._multiplied(x, SET, y):
-            torch.addmm(self.bias, x.tensor, self.weights.turned, out=y.tensor)
-
-    def add(self, x: Sheet, total: Sheet) -> None:
-        if not self._multiplied(x, ADD, total):
-            total.tensor.addmm_(x.tensor, self.weights.turned).add_(self.bias)
-
-    def positive(self, x: Sheet, y: Sheet) -> None:
-        if not self._multiplied(x, POSITIVE, y):
-            torch.addmm(self.bias, x.tensor, self.weights.turned, out=y.tensor).relu_()
-
-    def _multiplied(self, x: Sheet, how: int, y: Sheet) -> bool:
-        """Few rows, by our own product."""
-        if len(x.array) > _FEW_FLOATS or self.weights.panels is None:
-            return False
-        products.multiply(x.array, self.weights.panels, self.filled_bias, how, y.array)
-        return True
-
-
-class _Whole:
-    """In whole numbers of 8 bits: see sixfold/int8.py. By our own product or torch's, whichever is faster; both come to
-    the same bits."""
-
-    def __init__(self, matrix: Matrix, bias: Tensor | None, desk: Desk):
-        self.matrix, self.desk = matrix, desk
-        self.inputs, self.outputs = matrix.whole.shape
-        self.scale = products.filled_up(matrix.scale.numpy())
-        self.bias = products.filled_up(np.zeros(self.outputs, np.float32) if bias is None else bias.detach().numpy())
+    def __init__(self, outputs: int, bias: Tensor | None):
+        self.outputs = outputs
+        self.bias = np.zeros(outputs, np.float32) if bias is None else bias.detach().numpy()
+        self.filled_bias = products.filled_up(self.bias)
 
     def __call__(self, x: Sheet, y: Sheet) -> None:
         self._multiply(x, SET, y)
@@ -191,12 +160,38 @@ class _Whole:
         self._multiply(x, POSITIVE, y)
 
     def _multiply(self, x: Sheet, how: int, y: Sheet) -> None:
-        panels = self.matrix.panels
-        if panels is not None and (len(x.array) <= _FEW or torch.get_num_threads() == 1):
-            products.multiply_whole(x.array, panels, self.scale, self.bias, how, y.array)
+        raise NotImplementedError
+
+
+class _Float(_Linear):
+    def __init__(self, weight: Tensor, bias: Tensor | None):
+        super().__init__(len(weight), bias)
+        self.weights, self.torch_bias = laid_out(weight), torch.from_numpy(self.bias)
+
+    def _multiply(self, x: Sheet, how: int, y: Sheet) -> None:
+        if _few(x) and (panels := self.weights.panels) is not None:
+            products.multiply(x.array, panels, self.filled_bias, how, y.array)
+        elif how == ADD:
+            y.tensor.addmm_(x.tensor, self.weights.turned).add_(self.torch_bias)
         else:
-            sums, largest = self._sums(x)
-            kernels.rescale(sums, largest, self.scale, self.bias, how, y.array)
+            torch.addmm(self.torch_bias, x.tensor, self.weights.turned, out=y.tensor)
+            if how == POSITIVE:
+                y.tensor.relu_()
+
+
+class _Whole(_Linear):
+    """In whole numbers of 8 bits: see sixfold/int8.py. Both ways come to the same bits."""
+
+    def __init__(self, matrix: Matrix, bias: Tensor | None, desk: Desk):
+        self.matrix, self.desk, self.inputs = matrix, desk, len(matrix.whole)
+        super().__init__(matrix.whole.shape[1], bias)
+        self.scale = products.filled_up(matrix.scale.numpy())
+
+    def _multiply(self, x: Sheet, how: int, y: Sheet) -> None:
+        if _few(x) and (panels := self.matrix.panels) is not None:
+            products.multiply_whole(x.array, panels, self.scale, self.filled_bias, how, y.array)
+        else:
+            kernels.rescale(*self._sums(x), self.scale, self.bias, how, y.array)
 
     def _sums(self, x: Sheet) -> tuple[np.ndarray, np.ndarray]:
         """Exact sums (R, O), and the largest number of each row of x."""
@@ -205,6 +200,11 @@ class _Whole:
         kernels.quantise(x.array, whole.array, largest)
         torch._int_mm(whole.tensor, self.matrix.suited_to(len(x.array)), out=sums.tensor)
         return sums.array, largest
+
+
+def _few(x: Sheet) -> bool:
+    """Whether there are so few rows, or threads, that our own product is faster than torch's: it has one thread."""
+    return len(x.array) <= _FEW or torch.get_num_threads() == 1
 
 
 Norm = Callable[[Sheet, Sheet], None]  # (x, y): y ← Norm(x)
