@@ -88,37 +88,46 @@ def multiply_whole(x, panels, scale, bias, how, y):  # type: ignore[no-untyped-d
 
 @part
 def _cover(x, panels, block, first, largest, scale, bias, how, y):  # type: ignore[no-untyped-def]
-    """y with tiles, a block of steps at a time."""
-    rows, outputs = y.shape
-    steps, of_step = panels.shape[1], panels.strides[1]
-    blocks, tiles = (steps + block - 1) // block, (rows + TALL - 1) // TALL
-    edge, no_bias = np.empty((TALL, WIDE), np.float32), np.zeros(WIDE, np.float32)
+    """y with tiles, a block of steps at a time: the first may add to y, all others do; the last adds the bias."""
+    steps, no_bias = panels.shape[1], np.zeros(WIDE, np.float32)
+    blocks = (steps + block - 1) // block
     for panel in range(len(panels)):
-        left = panel * WIDE
-        scale_here, bias_here = scale.ctypes.data + 4 * left, bias.ctypes.data + 4 * left
         for number in range(blocks):
             start, stop, is_last = steps * number // blocks, steps * (number + 1) // blocks, number == blocks - 1
-            weights, plus = panels.ctypes.data + panel * panels.strides[0] + start * of_step, bias_here
-            now = how if blocks == 1 else (how & ADD if number == 0 else ADD) | (how & POSITIVE if is_last else SET)
-            if not is_last:
-                plus = no_bias.ctypes.data
-            for place in range(tiles):  # which are about as tall as each other
-                top, bottom = rows * place // tiles, rows * (place + 1) // tiles
-                ahead = weights + (stop - start) * (of_step + BYTES * place)  # the next block, by parts
-                if place >= of_step // BYTES or (panel == len(panels) - 1 and is_last):
-                    ahead = weights
-                read = x.ctypes.data + top * x.strides[0] + 4 * start, x.strides[0]
-                sums, scales = first.ctypes.data + 4 * top, (largest.ctypes.data + 4 * top, scale_here, plus)
-                whole = left + WIDE <= outputs
-                if whole:
-                    to = y.ctypes.data + top * y.strides[0] + 4 * left, y.strides[0]
-                else:  # by way of a sheet that is wide enough
-                    for row in range(top, bottom):
-                        for i in range(outputs - left):
-                            edge[row - top, i] = y[row, left + i]
-                    to = edge.ctypes.data, edge.strides[0]
-                tile(panels, bottom - top, read, weights, stop - start, ahead, sums, scales, now, to)
-                if not whole:
-                    for row in range(top, bottom):
-                        for i in range(outputs - left):
-                            y[row, left + i] = edge[row - top, i]
+            now = (how & ADD if number == 0 else ADD) | (how & POSITIVE if is_last else SET)
+            at_bias = bias.ctypes.data + 4 * panel * WIDE if is_last else no_bias.ctypes.data
+            _go_down(x, panels, panel, start, stop, first, largest, scale, at_bias, now, y)
+
+
+@part
+def _go_down(x, panels, panel, start, stop, first, largest, scale, at_bias, how, y):  # type: ignore[no-untyped-def]
+    """One tile below the other, of about the same height, while the next block of weights is fetched part by part."""
+    rows, of_step, left = len(y), panels.strides[1], panel * WIDE
+    weights, size = panels.ctypes.data + panel * panels.strides[0] + start * of_step, stop - start
+    nothing_ahead = panel == len(panels) - 1 and stop == panels.shape[1]
+    tiles = (rows + TALL - 1) // TALL
+    for place in range(tiles):
+        top, bottom = rows * place // tiles, rows * (place + 1) // tiles
+        ahead = weights + size * (of_step + BYTES * place)
+        if nothing_ahead or place >= of_step // BYTES:
+            ahead = weights
+        read = x.ctypes.data + top * x.strides[0] + 4 * start, x.strides[0]
+        scales = largest.ctypes.data + 4 * top, scale.ctypes.data + 4 * left, at_bias
+        what = read, weights, size, ahead, first.ctypes.data + 4 * top, scales, how
+        if left + WIDE <= y.shape[1]:
+            tile(panels, bottom - top, *what, (y.ctypes.data + top * y.strides[0] + 4 * left, y.strides[0]))
+        else:
+            _narrow_tile(panels, top, bottom, what, y, left)
+
+
+@part
+def _narrow_tile(panels, top, bottom, what, y, left):  # type: ignore[no-untyped-def]
+    """By way of a sheet that is wide enough."""
+    sheet, width = np.empty((TALL, WIDE), np.float32), y.shape[1] - left
+    for row in range(top, bottom):
+        for i in range(width):
+            sheet[row - top, i] = y[row, left + i]
+    tile(panels, bottom - top, *what, (sheet.ctypes.data, sheet.strides[0]))
+    for row in range(top, bottom):
+        for i in range(width):
+            y[row, left + i] = sheet[row - top, i]
