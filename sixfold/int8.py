@@ -4,11 +4,11 @@
                       W ≈ s · W', s = max|w| / 127 of each output,     W' the same (or ± 63: see `largest_weight`)
                       y ≈ a s · (X W'ᵀ) + b, whose sums are exact
 
-Each row of x has a scale of its own, so that what comes out for one sentence does not depend on its neighbours. All
-else of a model stays as it is: its norms, its attention, its embeddings. But where to round depends on every bit of x,
-and the order in which attention sums up depends on the neighbours' lengths: so it computes in double precision, whose
-last bits are gone when its results are rounded to 8. (FusedStep has another way to the same end: there each row sums up
-by itself, whoever its neighbours are.)
+Each row of x has a scale of its own, so that what comes out for one sentence does not depend on its neighbours. But to
+what a number is rounded depends on every bit of it, and the last bits of float32 depend on the order of sums, which is
+another in other company. So all else of a model (norms, attention, activations, routers) computes in double precision,
+whose last bits are gone when 8 are left. (FusedStep has another way to the same end: there each row is computed by
+itself, in single precision, whoever its neighbours are.)
 
 Letters: R rows, I inputs, O outputs.
 """
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from sixfold import products
 from sixfold.models import Model
-from sixfold.transformer import Attention, CrossAttention, TokenEmbedding
+from sixfold.transformer import TokenEmbedding
 
 _LEAST = 1e-30  # a row of zeros has a scale, too
 _MANY = 1 << 17  # results, from which on it is worth the trouble to have them scaled by the product itself
@@ -87,12 +87,13 @@ class Matrix:
         self.scale = scale / 127  # and that of the largest number of a row, which stands for 127
 
     def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """(…, I) → (…, O), in single precision"""
-        rows = x.reshape(-1, x.shape[-1]).float()
+        """(…, I) → (…, O), in the precision of x"""
+        rows = x.reshape(-1, x.shape[-1]).double()
         largest = torch.maximum(rows.amax(1, keepdim=True), rows.amin(1, keepdim=True).neg_()).clamp_min_(_LEAST)
-        y = self._scaled_sums((rows * (127 / largest)).round_().to(torch.int8))
-        y = y.mul_(largest) if bias is None else torch.addcmul(bias, y, largest)
-        return y.view(*x.shape[:-1], -1)
+        y = self._scaled_sums((rows * (127 / largest)).round_().to(torch.int8)).double().mul_(largest)
+        if bias is not None:
+            y += bias
+        return y.to(x.dtype).view(*x.shape[:-1], -1)
 
     def _scaled_sums(self, rows: Tensor) -> Tensor:
         """Whole numbers (R, I) → s · (X W'ᵀ), (R, O): by whichever way is faster, with the same result."""
@@ -128,34 +129,52 @@ class Matrix:
         return torch.zeros(self.whole.shape[1], dtype=torch.long)
 
 
-class Int8Linear(nn.Linear):
-    """A linear map of which only the product is in 8 bits. It has its weights still, for whoever reads them."""
+class _AsItIs(nn.Module):
+    """What stays in the precision it has, whatever the model around it is brought to: its numbers are another's."""
 
-    def __init__(self, linear: nn.Linear, result: torch.dtype | None = None):
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        return self
+
+
+class Int8Linear(_AsItIs, nn.Linear):
+    """A linear map whose product is in 8 bits, from double precision to double precision."""
+
+    def __init__(self, linear: nn.Linear):
         nn.Module.__init__(self)
-        self.result = result or linear.weight.dtype
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.weight, self.bias = linear.weight, linear.bias
-        self.matrix = Matrix(linear.weight)
+        self.bias, self.matrix, self._exact = linear.bias, Matrix(linear.weight), linear.weight.detach()
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        """For whoever reads it and makes a product of his own."""
+        return self._exact.double()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.matrix(x, self.bias).to(self.result)
+        return self.matrix(x, self.bias)
 
 
-class Int8Table(TokenEmbedding):
-    """A table that looks words up as they are, and scores them in 8 bits."""
+class Int8Table(_AsItIs, TokenEmbedding):
+    """A table that looks words up as they are, in double precision, and scores them in 8 bits."""
 
     def __init__(self, table: TokenEmbedding):
         nn.Module.__init__(self)
-        self.weight = table.weight
+        self.weight = nn.Parameter(table.weight.detach().float(), requires_grad=False)  # the same, if it is in float32
         self.matrix = Matrix(table.weight)
 
+    def forward(self, ids: Tensor) -> Tensor:
+        return super().forward(ids).double()
+
     def logits(self, x: Tensor) -> Tensor:
-        return self.matrix(x).to(self.weight.dtype)
+        return self.matrix(x)
+
+
+def is_quantised(model: nn.Module) -> bool:
+    """Whether it is what `quantised` makes."""
+    return any(isinstance(part, Int8Linear) for part in model.modules())
 
 
 def quantised(model: Model) -> Model:
-    """The same model for decoding, with linear maps in 8 bits; all other parameters are the model's own.
+    """The same model for decoding, with linear maps in 8 bits, and all else in double precision.
 
     It is made once, and anew when the model has changed.
     """
@@ -169,21 +188,6 @@ def quantised(model: Model) -> Model:
 
 def _quantised(model: Model) -> Model:
     """A copy in which every linear map, wherever it is referred to, is another."""
-    instead: dict[int, Any] = {id(parameter): parameter for parameter in model.parameters()}
-    exact = {id(linear) for part in model.modules() for linear in _before_sums(part)}
-    for part in model.modules():
-        if type(part) is nn.Linear:
-            instead[id(part)] = Int8Linear(part, torch.float64 if id(part) in exact else None)
-        elif type(part) is TokenEmbedding:
-            instead[id(part)] = Int8Table(part)
-    return copy.deepcopy(model, instead).eval()
-
-
-def _before_sums(part: nn.Module) -> list[nn.Module]:
-    """The maps whose results attention sums up, if it takes them in any precision: a bias has that of the model."""
-    if type(part) not in (Attention, CrossAttention) or type(part.output) is not nn.Linear:
-        return []
-    position: Any = part.position
-    if position.fills("bias") or position.fills("values"):
-        return []
-    return [part.qkv] if isinstance(part, Attention) else [part.q, part.kv]  # type: ignore[list-item]
+    kinds: dict[type, Any] = {nn.Linear: Int8Linear, TokenEmbedding: Int8Table}
+    instead = {id(part): kinds[type(part)](part) for part in model.modules() if type(part) in kinds}
+    return copy.deepcopy(model, instead).double().eval()

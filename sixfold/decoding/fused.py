@@ -26,11 +26,11 @@ from torch import Tensor, nn
 
 from sixfold import kernels
 from sixfold.call import PAD, Call
-from sixfold.decoding.rows import LINEAR, Around, Desk, Inner, Sheet, map_of, norm_of, one_thread
+from sixfold.decoding.rows import LINEAR, Around, Desk, Inner, Sheet, map_of, norm_of, numbers, one_thread
 from sixfold.decoding.shelf import Attic, Room, Shelf, View, make_room
 from sixfold.decoding.step import ModelStep, Step, next_words, padded, parts_of
 from sixfold.entry import begin
-from sixfold.int8 import Int8Linear
+from sixfold.int8 import Int8Table, is_quantised
 from sixfold.models import EncoderDecoder, Model
 from sixfold.modifications.learned_positions import LearnedPositions
 from sixfold.modifications.post_norm import PostNorm
@@ -61,7 +61,7 @@ LONG = 128  # source tokens, from which on torch's own attention is faster, sent
 def unknown_part(model: Model) -> str | None:
     """What of this model's decoder FusedStep does not know; None if it knows all."""
     weight = next(model.parameters())
-    if weight.device.type != "cpu" or weight.dtype != torch.float32:
+    if weight.device.type != "cpu" or not (weight.dtype == torch.float32 or is_quantised(model)):
         return f"{weight.dtype} on {weight.device.type}".removeprefix("torch.")
     if not isinstance(model, EncoderDecoder):
         return f"a model of kind {model.kind}"
@@ -111,14 +111,14 @@ class FusedStep:
             raise Unknown(f"FusedStep does not know {part}; ModelStep serves every model")
         self.model = model
         self.device = torch.device("cpu")
-        self.attic, self.desk = Attic(), (desk := Desk())
+        self.whole = is_quantised(model)  # so are keys and values
+        self.attic, self.desk = Attic(), (desk := Desk(torch.float64 if self.whole else torch.float32))
         self.layers = [_DecoderLayer(layer, desk) for layer in model.decoder.layers]
-        self.final = norm_of(model.decoder.final)
+        self.final = norm_of(model.decoder.final, desk)
         self.entrance = _Entrance(model, "decoder", desk)
         self.reader = _Reader(model, desk) if _Reader.knows(model) else None
         plain = type(model.head) is SoftmaxHead and isinstance(model._table["output"], TokenEmbedding)
         self.output = map_of(model._table["output"], desk) if plain else None
-        self.whole = isinstance(model.decoder.layers[0].attention.qkv, Int8Linear)  # so are keys and values
 
     @torch.no_grad()
     def begin(self, sources: Sequence[Sequence[int]]) -> Shelf:
@@ -169,7 +169,7 @@ class FusedStep:
             self.desk.clear(len(real))
             x = Sheet.of(x.tensor[torch.from_numpy(newest)])
         if self.output is None:
-            return next_words(self.model, x.tensor)
+            return next_words(self.model, x.tensor.to(self.desk.precision))
         scores, log_z = self.desk.sheet("scores", self.output.outputs), np.empty(len(real), np.float32)
         self.output(x, scores)
         kernels.normalise(scores.array, log_z)
@@ -187,7 +187,7 @@ class _Entrance:
         self.width, position = model.sizes.d_model, self.input.position
         self.waves = np.empty((0, self.width), np.float32)  # of all positions so far
         known = type(position) in (Sinusoid, LearnedPositions) or not position.fills("embed")
-        self.plain = known and type(self.table).forward is TokenEmbedding.forward
+        self.plain = known and type(self.table) in (TokenEmbedding, Int8Table)
 
     def __call__(self, ids: np.ndarray, position: np.ndarray) -> Sheet:
         """→ (R, D)"""
@@ -198,7 +198,7 @@ class _Entrance:
             raise ValueError(f"{last} positions, but this model has learned only {self.limit}; shorten the text")
         x = self.desk.sheet("x", self.width)
         if self.plain:
-            table = self.table.weight.detach().numpy()
+            table = numbers(self.table.weight)
             kernels.embed(ids, table, self._waves(last), position, x.array)
         else:
             embedded, _ = self.input(torch.from_numpy(ids)[:, None], self.table, _call(position))
@@ -210,7 +210,7 @@ class _Entrance:
         if len(self.waves) < slots:
             many = max(2 * slots, 64) if self.limit is None else self.limit
             call = begin(torch.ones(1, many, dtype=torch.long), None, causal=True)
-            self.waves = self.input.position.embed(torch.zeros(1, many, self.width), call)[0].numpy()
+            self.waves = numbers(self.input.position.embed(torch.zeros(1, many, self.width), call)[0])
         return self.waves
 
 
@@ -243,7 +243,7 @@ class _Layer:
         if self.inner is not None:
             self.inner.add(y, x)
         else:
-            x.tensor.add_(self.whole_feed_forward(y.tensor[:, None], _call(position))[:, 0])
+            x.tensor.add_(self.whole_feed_forward(y.tensor[:, None].to(self.desk.precision), _call(position))[:, 0])
         self.around_feed_forward.after(x)
 
 
@@ -271,7 +271,7 @@ class _DecoderLayer(_Layer):
     def keys_and_values(self, states: Tensor) -> np.ndarray:
         """States of sources (R, D) → (R, 2, H, K)"""
         self.desk.clear(len(states))
-        made = Sheet.of(states.new_empty(len(states), self.kv.outputs))
+        made = Sheet.of(torch.empty(len(states), self.kv.outputs))
         self.kv(Sheet.of(states), made)
         return made.array.reshape(len(states), 2, *self.cross_shape)
 
@@ -290,7 +290,7 @@ class _Reader:
     def __init__(self, model: Any, desk: Desk):
         self.desk, self.entrance = desk, _Entrance(model, "encoder", desk)
         self.layers = [_EncoderLayer(layer, desk) for layer in model.encoder.layers]
-        self.final, self.readers = norm_of(model.encoder.final), len(model.decoder.layers)
+        self.final, self.readers = norm_of(model.encoder.final, desk), len(model.decoder.layers)
 
     @staticmethod
     def knows(model: Any) -> bool:

@@ -35,15 +35,15 @@ class Sheet(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Tensor) -> Sheet:
-        tensor = tensor.detach().contiguous()
+        tensor = tensor.detach().float().contiguous()
         return cls(tensor.numpy(), tensor)
 
 
 class Desk:
     """Sheets that are written on again and again, so that nothing is allocated from one step to the next."""
 
-    def __init__(self) -> None:
-        self.rows = 0
+    def __init__(self, precision: torch.dtype = torch.float32) -> None:
+        self.rows, self.precision = 0, precision  # of parts that are called as they are
         self._paper: dict[str, np.ndarray] = {}
         self._sheets: dict[tuple[str, int], Sheet] = {}
 
@@ -147,7 +147,7 @@ class _Linear:
 
     def __init__(self, outputs: int, bias: Tensor | None):
         self.outputs = outputs
-        self.bias = np.zeros(outputs, np.float32) if bias is None else bias.detach().numpy()
+        self.bias = np.zeros(outputs, np.float32) if bias is None else numbers(bias)
         self.filled_bias = products.filled_up(self.bias)
 
     def __call__(self, x: Sheet, y: Sheet) -> None:
@@ -207,19 +207,24 @@ def _few(x: Sheet) -> bool:
     return len(x.array) <= _FEW or torch.get_num_threads() == 1
 
 
+def numbers(parameter: Tensor) -> np.ndarray:
+    """In single precision."""
+    return parameter.detach().float().numpy()
+
+
 Norm = Callable[[Sheet, Sheet], None]  # (x, y): y ← Norm(x)
 
 
-def norm_of(norm: nn.Module) -> Norm:
+def norm_of(norm: nn.Module, desk: Desk) -> Norm:
     if type(norm) is nn.LayerNorm and norm.bias is not None:
-        weight, bias, epsilon = norm.weight.detach().numpy(), norm.bias.detach().numpy(), norm.eps
+        weight, bias, epsilon = numbers(norm.weight), numbers(norm.bias), norm.eps
         return lambda x, y: kernels.norm(x.array, weight, bias, epsilon, y.array)
     if type(norm) is RMSNorm and norm.channels == len(norm.weight):
-        root = norm.weight.detach().numpy()
+        root = numbers(norm.weight)
         return lambda x, y: kernels.rms_norm(x.array, root, 1e-6, y.array)
 
     def as_it_is(x: Sheet, y: Sheet) -> None:
-        y.tensor.copy_(norm(x.tensor))
+        y.tensor.copy_(norm(x.tensor.to(desk.precision)))
 
     return as_it_is
 
@@ -229,7 +234,7 @@ class Around:
 
     def __init__(self, residual: Any, desk: Desk):
         assert type(residual) in (PreNorm, PostNorm)
-        self.norm, self.desk, self.first = norm_of(residual.norm), desk, type(residual) is PreNorm
+        self.norm, self.desk, self.first = norm_of(residual.norm, desk), desk, type(residual) is PreNorm
 
     def before(self, x: Sheet) -> Sheet:
         """What the sub-layer reads."""
@@ -264,7 +269,7 @@ class Inner:
             self.inner.positive(x, y)
         else:
             self.inner(x, y)
-            y = Sheet.of(self.activate(y.tensor))
+            y = Sheet.of(self.activate(y.tensor.to(self.desk.precision)))
         self.outer.add(y, total)
 
 
