@@ -56,7 +56,7 @@ def test_all_but_the_maps_is_in_double_precision_and_a_changed_model_is_made_ane
     assert norm.dtype == torch.float64
     assert torch.equal(norm, exact.double())
     assert not any(type(part) is nn.Linear for part in small.modules())
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items()), "it was changed itself"
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items()), "itself"
     assert all(tensor.dtype == torch.float32 for tensor in model.state_dict().values())
     assert any(type(part) is nn.Linear for part in model.modules())
     assert int8.quantised(model) is small

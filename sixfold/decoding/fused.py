@@ -6,8 +6,9 @@ whoever it belongs to: products take all rows at once, and what is between two p
 (`sixfold/kernels.py`). Each query looks at its own past, slot by slot, and at nothing that is hidden. The sums are
 those of `ModelStep`, in another order.
 
-It serves decoders of attention, cross-attention, and feed-forward layers of any kind, with any norm. Other attentions,
-and other ways to put a layer together, are left to `ModelStep`.
+It serves decoders of attention, cross-attention, and feed-forward layers of any kind, with any norm, and positions that
+are added to embeddings or turn queries and keys. Other attentions, and other ways to put a layer together, are left to
+`ModelStep`.
 
 Letters: S sentences, w hypotheses of each, B = S·w, L new tokens, R rows, D width, H heads, K head width, n source
 length, V words.
@@ -15,8 +16,10 @@ length, V words.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -41,6 +44,7 @@ from sixfold.transformer import (
     EncoderLayer,
     Input,
     LastState,
+    Position,
     PreNorm,
     Sight,
     Sinusoid,
@@ -85,7 +89,7 @@ def _unknown_in(stack: Any, kind: type[nn.Module]) -> str | None:
         if not all(type(linear) in LINEAR for linear in linears):
             return "another kind of linear map"
         position = attention.position
-        if any(position.fills(place) for place in ("rotate", "bias", "values")):
+        if position.fills("bias") or position.fills("values"):
             return type(position).__name__
     return None
 
@@ -153,11 +157,11 @@ class FusedStep:
         real = read != PAD
         news = state.add(real)
         self.desk.clear(len(news.position))
-        x = self.entrance(read[real], news.position)
+        x, call = self.entrance(read[real], news.position)
         for layer, past, memory in zip(self.layers, state.past, state.memory, strict=True):
-            layer.attend(x, past, news.slot, news.past)
+            layer.attend(x, call, past, news.slot, news.past)
             layer.attend_to_memory(x, memory, news.memory)
-            layer.feed_forward(x, news.position)
+            layer.feed_forward(x, call)
         self.final(x, x)
         scores, log_z = self._next_words(x, real)
         return Step(scores, log_z, state)
@@ -189,8 +193,8 @@ class _Entrance:
         known = type(position) in (Sinusoid, LearnedPositions) or not position.fills("embed")
         self.plain = known and type(self.table) in (TokenEmbedding, Int8Table)
 
-    def __call__(self, ids: np.ndarray, position: np.ndarray) -> Sheet:
-        """→ (R, D)"""
+    def __call__(self, ids: np.ndarray, position: np.ndarray) -> tuple[Sheet, Callable[[], Call]]:
+        """→ (R, D), and what parts get that are called as they are"""
         last = int(position.max()) + 1
         if ids.min() < 0 or ids.max() >= self.words:
             raise ValueError(f"ids from {ids.min()} to {ids.max()}, but the vocabulary has {self.words} words, from 0")
@@ -198,12 +202,19 @@ class _Entrance:
             raise ValueError(f"{last} positions, but this model has learned only {self.limit}; shorten the text")
         x = self.desk.sheet("x", self.width)
         if self.plain:
-            table = numbers(self.table.weight)
-            kernels.embed(ids, table, self._waves(last), position, x.array)
+            kernels.embed(ids, numbers(self.table.weight), self._waves(last), position, x.array)
         else:
             embedded, _ = self.input(torch.from_numpy(ids)[:, None], self.table, _call(position))
             x.tensor.copy_(embedded[:, 0])
-        return x
+        return x, self._call_for(x, position)
+
+    def _call_for(self, x: Sheet, position: np.ndarray) -> Callable[[], Call]:
+        """It is drawn up only when somebody asks, unless positions are prepared, which is done before x changes."""
+        positioner, call = self.input.position, cache(partial(_call, position))
+        if type(positioner).prepare is Position.prepare:
+            return call
+        prepared = positioner.prepare(x.tensor[:, None].to(self.desk.precision), call())
+        return lambda: replace(call(), position=prepared, positioner=positioner)
 
     def _waves(self, slots: int) -> np.ndarray:
         """What is added at each position, (slots or more, D)."""
@@ -229,21 +240,25 @@ class _Layer:
         self.shape = attention.heads, self.qkv.outputs // (3 * attention.heads)
         self.around_attention = Around(layer.around_attention, desk)
         self.around_feed_forward = Around(layer.around_feed_forward, desk)
+        self.position = attention.position if attention.position.fills("rotate") else None
         self.inner = Inner(layer.feed_forward, desk) if Inner.knows(layer.feed_forward) else None
         self.whole_feed_forward = layer.feed_forward
 
-    def _queries_keys_values(self, x: Sheet) -> np.ndarray:
+    def _queries_keys_values(self, x: Sheet, call: Callable[[], Call]) -> np.ndarray:
         """(R, 3, H, K)"""
         qkv = self.desk.sheet("qkv", self.qkv.outputs)
         self.qkv(self.around_attention.before(x), qkv)
+        if self.position is not None:
+            qk = qkv.tensor.unflatten(1, (-1, 1, self.shape[1]))[:, : 2 * self.shape[0]]  # (R, 2H, 1, K)
+            qk.copy_(self.position.rotate(qk.to(self.desk.precision), call()))
         return qkv.array.reshape(len(qkv.array), 3, *self.shape)
 
-    def feed_forward(self, x: Sheet, position: np.ndarray) -> None:
+    def feed_forward(self, x: Sheet, call: Callable[[], Call]) -> None:
         y = self.around_feed_forward.before(x)
         if self.inner is not None:
             self.inner.add(y, x)
         else:
-            x.tensor.add_(self.whole_feed_forward(y.tensor[:, None].to(self.desk.precision), _call(position))[:, 0])
+            x.tensor.add_(self.whole_feed_forward(y.tensor[:, None].to(self.desk.precision), call())[:, 0])
         self.around_feed_forward.after(x)
 
 
@@ -255,8 +270,8 @@ class _DecoderLayer(_Layer):
         self.cross_shape = cross.heads, self.q.outputs // cross.heads
         self.cross_output, self.around_cross = map_of(cross.output, desk), Around(layer.around_cross, desk)
 
-    def attend(self, x: Sheet, room: Room, slot: np.ndarray, view: View) -> None:
-        qkv = self._queries_keys_values(x)
+    def attend(self, x: Sheet, call: Callable[[], Call], room: Room, slot: np.ndarray, view: View) -> None:
+        qkv = self._queries_keys_values(x, call)
         kernels.lay(qkv, 1, *room, view.home, slot)
         self.output.add(_looked(self.desk, qkv, room, 0, view), x)
         self.around_attention.after(x)
@@ -307,18 +322,18 @@ class _Reader:
         position = np.arange(len(line)) - starts[line]
         order = starts[:, None] + np.arange(lengths.max())
         self.desk.clear(len(line))
-        x = self.entrance(np.concatenate([np.asarray(source) for source in sources]), position)
+        x, call = self.entrance(np.concatenate([np.asarray(source) for source in sources]), position)
         view = View(np.zeros_like(line), order, line, lengths[line])
         for layer in self.layers:
-            layer.attend(x, view, lengths)
-            layer.feed_forward(x, position)
+            layer.attend(x, call, view, lengths)
+            layer.feed_forward(x, call)
         self.final(x, x)
         return [x.tensor.clone()] * self.readers, lengths.tolist()
 
 
 class _EncoderLayer(_Layer):
-    def attend(self, x: Sheet, view: View, lengths: np.ndarray) -> None:
-        qkv = self._queries_keys_values(x)
+    def attend(self, x: Sheet, call: Callable[[], Call], view: View, lengths: np.ndarray) -> None:
+        qkv = self._queries_keys_values(x, call)
         short = view._replace(seen=np.where(view.seen < LONG, view.seen, 0))
         found = _looked(self.desk, qkv, (qkv[None], None), 1, short)
         for number in np.flatnonzero(lengths >= LONG):

@@ -32,6 +32,7 @@ def model_of(wishes=(), **sizes):
 
 def test_many_are_known_and_others_named():
     assert len(KNOWN) > 20
+    assert ("rotary",) in KNOWN
     assert unknown_part(small_model(dtype=torch.float32)) is None
     assert unknown_part(small_model()) == "float64 on cpu"
     assert unknown_part(small_model("decoder_only", dtype=torch.float32)) == "a model of kind decoder_only"
