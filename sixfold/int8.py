@@ -16,6 +16,7 @@ Letters: R rows, I inputs, O outputs.
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Hashable
 from functools import cache, cached_property
 from typing import Any
@@ -32,6 +33,7 @@ from sixfold.transformer import TokenEmbedding
 _LEAST = 1e-30  # a row of zeros has a scale, too
 _MANY = 1 << 17  # results, from which on it is worth the trouble to have them scaled by the product itself
 
+_FEWEST = 2  # inputs of a map in 8 bits: with a single one, torch's product is wrong
 _SAMPLE = 512  # numbers of a tensor
 
 _made: WeakKeyDictionary[Model, tuple[Any, Model]] = WeakKeyDictionary()
@@ -40,12 +42,14 @@ _made: WeakKeyDictionary[Model, tuple[Any, Model]] = WeakKeyDictionary()
 def sample(tensor: Tensor) -> Hashable:
     """What is no longer the same when a tensor has changed: torch's count of changes, and some of its numbers.
 
-    Not all changes are counted: those by fused optimisers, and through `.data`, are not.
+    Not all changes are counted: those by fused optimisers, and through `.data`, are not; and where they concern a few
+    numbers only, they may be overlooked.
     """
     exact = tensor.detach()
     numbers = (exact if exact.dtype == torch.float32 else exact.float()).numpy().reshape(-1)
-    some = numbers[:: max(1, numbers.size // _SAMPLE)].tobytes()
-    return tensor.data_ptr(), None if tensor.is_inference() else tensor._version, some
+    if tensor.is_inference():  # of these, no change is counted
+        return tensor.data_ptr(), hashlib.sha256(numbers.tobytes()).digest()
+    return tensor.data_ptr(), tensor._version, numbers[:: max(1, numbers.size // _SAMPLE)].tobytes()
 
 
 def fingerprint(model: nn.Module) -> tuple[Any, ...]:
@@ -189,5 +193,6 @@ def quantised(model: Model) -> Model:
 def _quantised(model: Model) -> Model:
     """A copy in which every linear map, wherever it is referred to, is another."""
     kinds: dict[type, Any] = {nn.Linear: Int8Linear, TokenEmbedding: Int8Table}
-    instead = {id(part): kinds[type(part)](part) for part in model.modules() if type(part) in kinds}
+    parts: list[Any] = [part for part in model.modules() if type(part) in kinds]
+    instead = {id(part): kinds[type(part)](part) for part in parts if part.weight.shape[1] >= _FEWEST}
     return copy.deepcopy(model, instead).double().eval()

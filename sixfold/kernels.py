@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import float32, njit
+from numba import config, float32, njit
 
 from sixfold import vectors
 from sixfold.vectors import ADD, LANES, POSITIVE, dots, fills_registers, more, weigh
@@ -25,6 +25,8 @@ LEAST = 1e-30  # a row of zeros has a scale, too
 _STRETCH = 64  # words of which the largest is found at once
 
 _MATHS = {"reassoc", "contract", "arcp", "nsz", "afn"}  # sums in any order; but what is no number stays none
+if getattr(config, "DISABLE_JIT", False):
+    raise ValueError("NUMBA_DISABLE_JIT is set, but what sixfold decodes with must be compiled: unset it")
 part: Any = njit(error_model="numpy", inline="always")  # of a kernel, and compiled as that is
 
 

@@ -14,6 +14,7 @@ from sixfold.config import Decoding
 from sixfold.decoding.beam import Beam
 from sixfold.decoding.fused import FusedStep, make_step
 from sixfold.decoding.greedy import Greedy
+from sixfold.decoding.step import ModelStep
 from sixfold.decoding.task import Speech, in_8_bits
 from sixfold.text.tokenizer import Tokenizers, train_tokenizer
 from tests.decoding.test_company import assert_same, found, writers
@@ -88,6 +89,31 @@ def test_a_sentence_does_not_depend_on_its_neighbours_at_all(wishes, method, d_h
     assert len({text.tokens for number in HERE for text in together[number]}) > 1
     for number in HERE:
         assert_same(found(step, method, [number], "encoder_decoder"), together, [number], within=1e-12)
+
+
+def test_a_map_of_one_input_stays_as_it_is():
+    """Its product in 8 bits would be wrong; nobody needs it."""
+    model = made(d_ff=1)
+    small = int8.quantised(model)
+    inner = small.decoder.layers[0].feed_forward
+    assert (type(inner.inner), type(inner.outer)) == (int8.Int8Linear, nn.Linear)
+    exact, fused, layers = (
+        found(step, Greedy(), HERE, "encoder_decoder")
+        for step in (ModelStep(model), FusedStep(small), ModelStep(small))
+    )
+    for number in HERE:
+        first = [each[number][0].log_probs[0] for each in (exact, fused, layers)]
+        assert first == pytest.approx([first[0]] * 3, abs=0.5)
+
+
+@pytest.mark.parametrize("change", [lambda p: p.mul_(1.1), lambda p: p[3, 2].add_(1)], ids=["all", "one"])
+def test_changes_that_torch_does_not_count_are_seen(change):
+    with torch.inference_mode():
+        weight = torch.randn(300, 40)
+        before = int8.sample(weight)
+        assert int8.sample(weight) == before
+        change(weight)
+        assert int8.sample(weight) != before
 
 
 @writers()

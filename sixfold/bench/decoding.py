@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from sixfold.bench.race import OURS, Contender, Ratio, race, ratio
-from sixfold.bench.subject import Subject, thinned
+from sixfold.bench.subject import Skipped, Subject, thinned
 from sixfold.bench.wishes import Tell, Wishes
 from sixfold.bench.writers import ALONE, BATCH, Cast, Search, Writer, Written
 from sixfold.decoding.fused import make_step, unknown_part
@@ -30,6 +30,8 @@ _UNTRAINED = 32  # tokens that a model writes that never ends
 
 def measure(subject: Subject, wishes: Wishes, seconds: float, tell: Tell) -> dict[str, Any]:
     """The section as JSON."""
+    if subject.model.kind != "encoder_decoder":
+        raise Skipped(f"only models of kind encoder_decoder translate, and this is of kind {subject.model.kind}")
     lines, origin = subject.held_out(wishes.sentences, wishes.file, wishes.texts)
     limit = _limit(subject)
     ways = [{"batch": BATCH, "alone": ALONE}[way] for way in wishes.ways]

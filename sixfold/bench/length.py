@@ -18,7 +18,7 @@ from torch import Tensor
 from sixfold.bench import memory
 from sixfold.bench.peers import absence, x_stack
 from sixfold.bench.race import OURS, SEED, Contender, Ratio, race, ratio
-from sixfold.bench.subject import Subject
+from sixfold.bench.subject import Skipped, Subject
 from sixfold.bench.wishes import Tell, Wishes
 from sixfold.models import Model
 from sixfold.text.tokenizer import CONTROLS
@@ -64,7 +64,7 @@ def _possible(model: Model) -> tuple[list[int], list[str]]:
     most = model.limits.get("encoder" if model.kind == "encoder_decoder" else "only", math.inf)
     lengths = [length for length in LENGTHS if length <= most]
     if not lengths:
-        raise ValueError(f"this model reads at most {most} tokens, and the shortest length measured is {LENGTHS[0]}")
+        raise Skipped(f"this model reads at most {most} tokens, and the shortest length measured is {LENGTHS[0]}")
     rest = [length for length in LENGTHS if length > most]
     return lengths, [f"{length:,}: this model reads at most {most:,} tokens" for length in rest]
 

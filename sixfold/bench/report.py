@@ -11,7 +11,7 @@ import torch
 
 from sixfold.bench import decoding, length, training
 from sixfold.bench.machine import machine, warning
-from sixfold.bench.subject import Subject
+from sixfold.bench.subject import Skipped, Subject
 from sixfold.bench.wishes import Tell, Wishes
 
 FORMAT = "sixfold-bench-1"
@@ -56,9 +56,10 @@ def bench(subject: Subject, wishes: Wishes, tell: Tell) -> dict[str, Any]:
 
 def _measured(name: str, subject: Subject, wishes: Wishes, tell: Tell) -> dict[str, Any]:
     began = time.perf_counter()
-    if name == "decoding" and subject.model.kind != "encoder_decoder":
-        return {"skipped": f"only models of kind encoder_decoder translate, and this is of kind {subject.model.kind}"}
-    found = SECTIONS[name].measure(subject, wishes, wishes.share(name), tell)
+    try:
+        found = SECTIONS[name].measure(subject, wishes, wishes.share(name), tell)
+    except Skipped as reason:
+        return {"skipped": str(reason)}
     return {**found, "seconds": time.perf_counter() - began}
 
 

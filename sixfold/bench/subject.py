@@ -32,6 +32,10 @@ _SMALL = 64 << 20  # bytes of text that are soon prepared
 _NO_STEPS = 100_000  # of a schedule whose end is never reached
 
 
+class Skipped(Exception):  # noqa: N818  (it is no error that something can't be measured)
+    """Why a section is left out."""
+
+
 @dataclass(frozen=True)
 class Subject:
     """A run, trained or not."""
@@ -72,7 +76,7 @@ class Subject:
             texts, origin = self._own()
         usable = fitting(texts, self.model, self.tokenizers, len(texts))
         if not usable:
-            raise ValueError(f"there is no text to decode in {origin}: give one by --file, a sentence a line")
+            raise Skipped(f"there is no text to decode in {origin}: give one by --file, a sentence a line")
         chosen = thinned(usable, number)
         return chosen, f"{len(chosen):,} of {len(usable):,} lines of {origin}"
 

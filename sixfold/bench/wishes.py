@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -43,8 +44,8 @@ class Wishes:
                 raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
         if min(self.beams) < 1:
             raise ValueError(f"--beams must be at least 1, got {min(self.beams)}")
-        if not self.seconds > 0:
-            raise ValueError(f"--seconds must be more than 0, got {self.seconds:g}")
+        if not 0 < self.seconds < math.inf:
+            raise ValueError(f"--seconds must be more than 0, and not endless, got {self.seconds:g}")
 
     def json(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if name != "texts"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -79,8 +80,7 @@ def bench(
         file=None if file is None else str(file),
         texts=_lines(file, out),
     )
-    if out is not None and not out.absolute().parent.is_dir():
-        raise ValueError(f"there is no directory {str(out.absolute().parent)!r} to write {out.name} to")
+    _check_place(out)
     import_parts(imports)
     with ending_well():
         from sixfold.bench.report import bench as measure
@@ -89,14 +89,27 @@ def bench(
         with opened(what, settings, modify or [], [str(each) for each in imports or []]) as subject:
             report = measure(subject, wishes, tell)
         tell("", done=False)
+        _report(report)
         if out is not None:
             write_text(out, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-        _report(report)
 
 
 def _lines(file: Path | None, out: Path | None) -> list[str]:
     check_files(out, file)
     return [] if file is None else [line for line in read_lines(file) if line is not None]
+
+
+def _check_place(out: Path | None) -> None:
+    """What can't be written to is better known before minutes of measuring than after."""
+    if out is None:
+        return
+    folder = out.absolute().parent
+    if out.is_dir():
+        raise ValueError(f"--json {out} is a directory; give the name of a file")
+    if not folder.is_dir():
+        raise ValueError(f"there is no directory {str(folder)!r} to write {out.name} to")
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"nothing can be written to {str(folder)!r}; give another --json")
 
 
 def _report(report: dict[str, Any]) -> None:

@@ -27,6 +27,7 @@ _NAMES = (  # of what torch would have to be imported for
         "batch",
         "int8",
         "attention",
+        "text",
         "micro-batches",
         "processes",
         "resume",

@@ -17,7 +17,7 @@ length, V words.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from sixfold import kernels
 from sixfold.call import PAD, Call
-from sixfold.decoding.rows import LINEAR, Around, Desk, Inner, Sheet, map_of, norm_of, numbers, one_thread
+from sixfold.decoding.rows import LINEAR, Around, Desk, Inner, Sheet, map_of, norm_of, numbers
 from sixfold.decoding.shelf import Attic, Room, Shelf, View, make_room
 from sixfold.decoding.step import ModelStep, Step, next_words, padded, parts_of
 from sixfold.entry import begin
@@ -58,7 +58,6 @@ _KNOWN: dict[str, tuple[type, ...]] = {
     "cross": (CrossAttention,),
     **{f"around_{name}": (PreNorm, PostNorm) for name in ("attention", "cross", "feed_forward")},
 }
-FEW = 8  # rows, which one thread multiplies faster than several
 LONG = 128  # source tokens, from which on torch's own attention is faster, sentence by sentence
 
 
@@ -149,10 +148,6 @@ class FusedStep:
 
     @torch.no_grad()
     def __call__(self, ids: Tensor, state: Shelf) -> Step:
-        with one_thread if 1 < ids.numel() <= FEW else nullcontext():
-            return self._step(ids, state)
-
-    def _step(self, ids: Tensor, state: Shelf) -> Step:
         read = ids.numpy()
         real = read != PAD
         news = state.add(real)

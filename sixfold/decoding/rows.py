@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, MutableMapping
 from functools import cached_property
-from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -65,29 +64,6 @@ class Desk:
         return found
 
 
-class OneThread:
-    """While anybody is inside, products have one thread: of few rows, others would mostly wait, and take the core."""
-
-    def __init__(self) -> None:
-        self._lock, self._inside, self._threads = Lock(), 0, 1
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._inside == 0:
-                self._threads = torch.get_num_threads()
-                torch.set_num_threads(1)
-            self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
-                torch.set_num_threads(self._threads)
-
-
-one_thread = OneThread()
-
-
 class Map(Protocol):
     """A linear map."""
 
@@ -118,7 +94,7 @@ class Weights:
     """Weights (O, I), lying in memory as they are multiplied the fastest."""
 
     def __init__(self, weight: Tensor):
-        self._weight = weight.detach()
+        self._weight = weight.detach().float()
 
     @cached_property
     def turned(self) -> Tensor:

@@ -73,12 +73,16 @@ def prepare(
     return open_prepared(folder, tokenizers)
 
 
+class OtherTokenizersError(ValueError):
+    """A text that was prepared with others than these."""
+
+
 def open_prepared(folder: Path, tokenizers: Tokenizers) -> Prepared:
     """What `prepare` wrote, if it is whole and was made with these tokenizers."""
     index = _read_index(folder)
     try:
         if index["tokenizers"] != [tokenizer.fingerprint for tokenizer in tokenizers]:
-            raise ValueError(f"{folder} was made with other tokenizers; prepare the data anew")
+            raise OtherTokenizersError(f"{folder} was made with other tokenizers; prepare the data anew")
         parts = {part: open_examples(folder, part, arrays) for part, arrays in index["arrays"].items()}
         found = _read_references(folder / REFERENCES, index["references"], index.get("references_hash"))
         report, hashes = Report.from_json(index["report"]), dict(index["hashes"])

@@ -6,7 +6,7 @@ Letters: B rows, N tokens of all rows that are not padding, V words, D model wid
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -167,6 +167,7 @@ def _task(subject: Subject, model: Any, beam: int, **changes: Any) -> Speech:
         "sample": False,
         "coverage_penalty": 0.0,  # it asks for attention, which decoding without a cache does not give
         "min_length": 0,
+        "precision": "float32",  # who wants another brings a model of it
         "max_length": min(subject.length, subject.config.decoding.max_length),
     }
     decoding: Decoding = change_decoding(subject.config.decoding, {**plain, **changes})
@@ -184,7 +185,12 @@ def compare(left: Sequence[Translation], right: Sequence[Translation]) -> Measur
     """The largest difference of two lists of outputs, and how many of them are other texts."""
     different = sum(a.tokens != b.tokens for a, b in zip(left, right, strict=True))
     note = f"{different} of {len(left)} texts differ" if different else ""
-    return Measured(max(_gap(a, b) for a, b in zip(left, right, strict=True)), note)
+    return Measured(furthest(_gap(a, b) for a, b in zip(left, right, strict=True)), note)
+
+
+def furthest(gaps: Iterable[float]) -> float:
+    """The largest; what is no number is infinitely far from any."""
+    return max((math.inf if math.isnan(gap) else gap for gap in gaps), default=0.0)
 
 
 def _gap(left: Translation, right: Translation) -> float:
@@ -196,8 +202,8 @@ def _gap(left: Translation, right: Translation) -> float:
     same = next((i for i, (a, b) in enumerate(zip(_ended(left), _ended(right), strict=False)) if a != b), None)
     pairs = list(zip(left.log_probs, right.log_probs, strict=False))
     if same is None:
-        return max((abs(a - b) for a, b in pairs), default=0.0)
-    before = max((abs(a - b) for a, b in pairs[:same]), default=0.0)
+        return furthest(abs(a - b) for a, b in pairs)
+    before = furthest(abs(a - b) for a, b in pairs[:same])
     tie = min(abs(pairs[same][0] - pairs[same][1]), abs(left.score - right.score))
     return max(before, tie if tie <= ROUNDING else math.inf)
 

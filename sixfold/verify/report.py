@@ -20,6 +20,7 @@ EQUALITIES: tuple[Equality, ...] = (
     computed.batch,
     computed.int8,
     computed.attention,
+    stored.text,
     trained.micro_batches,
     trained.processes,
     trained.resume,

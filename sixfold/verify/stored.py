@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sixfold import store
-from sixfold.text.corpus import INDEX
+from sixfold.text.corpus import INDEX, OtherTokenizersError, open_prepared
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.training import checkpoint
 from sixfold.training.average import make_average
@@ -94,6 +94,23 @@ def tokenizers(subject: Subject) -> Measured:
             return Measured(math.inf, f"another tokenizer than in {where}")
     if not records:
         return Measured(0.0, "nothing says which these were: their sizes fit", right="saved and loaded again")
+    return Measured(0.0)
+
+
+@equality(
+    "text",
+    "prepared text as written",
+    left="the files of the prepared text",
+    right="what was noted of them when they were written",
+    tolerance=0.0,
+)
+def text(subject: Subject) -> Measured:
+    if not (subject.run.data / INDEX).is_file():
+        raise Excused("no prepared text is kept")
+    try:
+        open_prepared(subject.run.data, subject.tokenizers)
+    except OtherTokenizersError as error:
+        raise Excused(str(error)) from None
     return Measured(0.0)
 
 

@@ -63,6 +63,27 @@ def test_what_does_not_apply_is_said(sixfold):
     assert "only models of kind encoder_decoder" in out
 
 
+def test_a_section_that_cannot_be_takes_no_other_with_it(sixfold):
+    short = ["--modify", "learned_positions:length=64", "--data.context", 32]
+    code, out, err = sixfold("bench", "lm", *SETTINGS, *short, *QUICK, "--only", "training,length")
+    assert code == 0, err
+    assert "target tokens/s" in out
+    assert "left out: this model reads at most 64 tokens" in out
+
+
+def test_figures_are_shown_even_if_they_cannot_be_written(sixfold, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("sixfold.cli.benching.write_text", full)
+    code, out, err = sixfold(
+        "bench", "transformer-base", *SETTINGS, *QUICK, "--only", "training", "--json", tmp_path / "x.json"
+    )
+    assert code == 1
+    assert "target tokens/s" in out
+    assert "No space left" in err
+
+
 def test_a_file_stays_as_it_was_if_something_fails(sixfold, tmp_path, monkeypatch):
     (tmp_path / "x.json").write_text("before")
 
@@ -91,6 +112,8 @@ def test_a_file_stays_as_it_was_if_something_fails(sixfold, tmp_path, monkeypatc
         (["--threads", "0"], "--threads must be at least 1"),
         (["--seconds", "0"], "--seconds must be more than 0"),
         (["--seconds", "nan"], "--seconds must be more than 0"),
+        (["--seconds", "inf"], "--seconds must be more than 0, and not endless"),
+        (["--json", "."], "--json . is a directory"),
         (["--file", "nowhere"], "there is no file 'nowhere'"),
         (["--json", "nowhere/x.json"], "there is no directory"),
         (["--model.d_modell", "3"], None),

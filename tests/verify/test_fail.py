@@ -201,6 +201,22 @@ def test_texts_may_differ_in_a_tie_only():
     assert computed.compare([one], [replace(one, log_probs=(-1.0, -1.5, -1.0))]).difference == 0.5
 
 
+def test_what_is_no_number_is_far_from_any_other():
+    one = Translation("a b", -3.0, (5, 6), (-1.0, -1.0, -1.0))
+    for place in range(3):
+        other = replace(one, log_probs=tuple(math.nan if i == place else -1.0 for i in range(3)))
+        assert computed.compare([one], [other]).difference == math.inf
+        assert computed.compare([one, one, one], [one, other, one]).difference == math.inf
+
+
+def test_a_byte_of_the_prepared_text(run):
+    path = max((run / "data").glob("*.ids"), key=lambda path: path.stat().st_size)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert failing(run) == {"text"}
+
+
 def test_other_numbers_are_infinitely_far():
     one, nan = torch.ones(2), torch.tensor([1.0, math.nan])
     assert stored.furthest({"a": one}, {"a": one + 0.5}) == 0.5

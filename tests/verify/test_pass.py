@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from sixfold.config import write_config
 from sixfold.run import Run
 from sixfold.training.display import Quiet
 from sixfold.training.start import train
@@ -40,6 +41,15 @@ def test_all_that_is_promised_holds_and_the_run_is_not_touched(sixfold, run):
     assert found["pass"] == len(set(ALL) - NOT_INSTALLED)
     assert len(err.splitlines()) == len(ALL)
     assert err.splitlines()[3].startswith(f"4/{len(ALL)}  cached = uncached: pass, ")
+
+
+def test_a_run_that_decodes_in_8_bits_is_compared_in_both_precisions(run):
+    config = Run(run).read_config()
+    decoding = config.decoding.model_copy(update={"precision": "auto"})
+    write_config(config.model_copy(update={"decoding": decoding}), run / "config.yaml")
+    found = results(run, ["cache", "batch", "int8"])
+    assert {each.result for each in found.values()} == {"pass"}
+    assert found["cache"].difference < 1e-5, "one side was in 8 bits"
 
 
 def test_the_table_and_the_exit_code(sixfold, run):
@@ -94,7 +104,7 @@ def test_without_its_text_what_needs_it_says_so(original, tmp_path):
     config.write_text(config.read_text().replace(str(original.parent), str(copied)))
     shutil.rmtree(run / "data")
     found = results(run)
-    needed = {"micro-batches", "resume", "loss", "score"} | NOT_INSTALLED
+    needed = {"text", "micro-batches", "resume", "loss", "score"} | NOT_INSTALLED
     assert {key for key, each in found.items() if each.result == "does not apply"} == needed
     assert {key for key, each in found.items() if each.result == "pass"} == set(ALONE) - needed  # from the files
     for file in copied.glob("*.?"):
