@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+_TEXT = """\
+def text(tokenizer, ids):
+    if tokenizer.decoder is not None:  # it spells, and knows every text
+        return tokenizer.decode(ids, skip_special_tokens=False)
+    unknown = about["controls"]["<unk>"]["id"]
+    words = " ".join("<unk>" if id_ == unknown else tokenizer.id_to_token(id_) for id_ in ids)
+    return re.sub(" ?\\n ?", "\\n", words)"""
+
 _TRANSLATE = """\
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -14,15 +23,19 @@ folder = Path(sys.argv[1])
 about = json.loads((folder / "export.json").read_text(encoding="utf-8"))
 source, target = (Tokenizer.from_file(str(folder / about["tokenizers"][side])) for side in ("source", "target"))
 translator = ctranslate2.Translator(str(folder))
+
+
+{text}
+
 lines = [line.rstrip("\\n") for line in sys.stdin]
 tokens = [source.encode(line, add_special_tokens=False).tokens for line in lines]
 for found in translator.translate_batch(tokens, **about["options"]):
-    ids = [target.token_to_id(token) for token in found.hypotheses[0]]
-    print(target.decode(ids, skip_special_tokens=False))
+    print(text(target, [target.token_to_id(token) for token in found.hypotheses[0]]))
 """
 
 _GENERATE = """\
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -34,14 +47,19 @@ about = json.loads((folder / "export.json").read_text(encoding="utf-8"))
 tokenizer = Tokenizer.from_file(str(folder / about["tokenizers"]["target"]))
 generator = ctranslate2.Generator(str(folder))
 begin = about["controls"]["<s>"]["name"]
+
+
+{text}
+
 lines = [line.rstrip("\\n") for line in sys.stdin]
 prompts = [[begin, *tokenizer.encode(line, add_special_tokens=False).tokens] for line in lines]
 for found in generator.generate_batch(prompts, **about["options"]):
-    print(tokenizer.decode(found.sequences_ids[0], skip_special_tokens=False))
+    print(text(tokenizer, found.sequences_ids[0]))
 """
 
 _PROGRAMS = """\
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -53,6 +71,10 @@ about = json.loads((folder / "export.json").read_text(encoding="utf-8"))
 source, target = (Tokenizer.from_file(str(folder / about["tokenizers"][side])) for side in ("source", "target"))
 {load}
 step = torch.export.load(folder / "step.pt2").module()
+
+
+{text}
+
 for line in sys.stdin:
     line = line.rstrip("\\n")
 {begin}
@@ -66,7 +88,7 @@ for line in sys.stdin:
             break
         written.append(word)
         ids = torch.tensor([[word]])
-    print(target.decode(written, skip_special_tokens=False))
+    print(text(target, written))
 """
 _READ_SOURCE = """\
     read = source.encode(line, add_special_tokens=False).ids
@@ -98,10 +120,11 @@ def program(to: str, kind: str) -> str:
     if to == "safetensors":
         return _WEIGHTS
     if to == "ctranslate2":
-        return _GENERATE if kind == "decoder_only" else _TRANSLATE
+        return (_GENERATE if kind == "decoder_only" else _TRANSLATE).format(text=_TEXT)
     if kind == "decoder_only":
-        return _PROGRAMS.format(load="", begin=_READ_PROMPT).replace("\n\nstep", "\nstep")
-    return _PROGRAMS.format(load='encoder = torch.export.load(folder / "encoder.pt2").module()', begin=_READ_SOURCE)
+        return _PROGRAMS.format(load="", begin=_READ_PROMPT, text=_TEXT).replace("\n\nstep", "\nstep")
+    load = 'encoder = torch.export.load(folder / "encoder.pt2").module()'
+    return _PROGRAMS.format(load=load, begin=_READ_SOURCE, text=_TEXT)
 
 
 _SAID = {

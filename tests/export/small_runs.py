@@ -33,8 +33,11 @@ def opened(kind="encoder_decoder", wishes=(), source=SYMBOLS, target=SYMBOLS, **
 
 def directory(folder, kind="encoder_decoder", wishes=(), **sizes):
     """The same on disk."""
-    made = opened(kind, wishes, **sizes)
-    Run(folder).begin(read_config(None, {"model.kind": kind, **SETTINGS}), {})
+    return saved(opened(kind, wishes, **sizes), folder)
+
+
+def saved(made, folder):
+    Run(folder).begin(made.config, {})
     store.save(made.model, folder)
     made.tokenizers.save(folder)
     return folder

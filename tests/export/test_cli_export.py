@@ -4,12 +4,17 @@ import io
 import json
 import re
 import sys
+from functools import partial
 
 import pytest
+import torch
 
 import sixfold as package
+from sixfold.export import export
+from sixfold.text.tokenizer import UNK
 from tests import runs
-from tests.export.small_runs import directory
+from tests.decoding.test_writer import WORDS
+from tests.export.small_runs import directory, opened, saved
 
 
 @pytest.fixture
@@ -63,6 +68,25 @@ def test_programs_and_weights_are_exported_with_programs_that_read_them(sixfold,
     code, out, _ = sixfold("export", run, "--to", "safetensors", "--out", tmp_path / "weights")
     assert (code, out) == (0, f"wrote {tmp_path / 'weights'}\n")
     assert "tables.0.weight (21, 16)" in shown_program(tmp_path / "weights")
+
+
+@pytest.mark.parametrize(
+    ("to", "kind"), [("ctranslate2", "encoder_decoder"), ("ctranslate2", "decoder_only"), ("torch", "decoder_only")]
+)
+def test_programs_write_unknown_words_and_ends_of_lines_as_we_do(to, kind, shown_program, tmp_path):
+    made = opened(kind, source=WORDS, target=WORDS, encoder_layers=1, decoder_layers=1)
+    instead = {UNK: "cat"} if kind == "encoder_decoder" else {UNK: "cat", WORDS.encode("\n")[0]: "how"}
+    with torch.no_grad():
+        table = made.model._table["output"].weight
+        table[[*instead]] = 1.01 * table[[WORDS.encode(word)[0] for word in instead.values()]]
+    run = saved(made, tmp_path / "run")
+    export(run, to, tmp_path / "out", lines=3)
+    loaded, lines = package.load(run, device="cpu"), ["the cat", "how", "sat on"]
+    write = loaded.translate if kind == "encoder_decoder" else partial(loaded.generate, sample=False)
+    right = "\n".join(found.text for found in write(lines, max_length=256, max_ratio=1e6))
+    assert "<unk>" in right
+    assert ("\n\n" in right) == (kind == "decoder_only")  # who reads lines never writes their end
+    assert "\n".join(shown_program(tmp_path / "out", *lines)) == right
 
 
 def test_a_file_can_be_the_sample(sixfold, tmp_path):
