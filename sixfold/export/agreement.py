@@ -17,6 +17,7 @@ from sixfold.decoding.task import NEVER
 from sixfold.decoding.translation import Translation
 from sixfold.decoding.translator import Translator
 from sixfold.decoding.writer import Writer
+from sixfold.export.room import Room
 from sixfold.models import Model
 from sixfold.run import Run
 from sixfold.scoring.likelihood import token_log_probs
@@ -149,12 +150,12 @@ def _own(run: Run, config: Config, tokenizers: Tokenizers, model: Model) -> Iter
 
 def _fitting(texts: Iterable[str], model: Model, tokenizers: Tokenizers) -> Iterator[str]:
     """A language model reads the beginnings."""
-    longest = min([_LONGEST, *(limit - 1 for limit in model.limits.values())])
+    longest = min(_LONGEST, Room.of(model.limits).read)
     for text in texts:
         text = text.rstrip("\n")
         (row,) = _rows(model, tokenizers, [text])
         if model.kind == "decoder_only":
-            text = tokenizers.target.decode(row[:_PROMPT]).partition("\n")[0]
+            text = tokenizers.target.decode(row[: min(_PROMPT, longest)]).partition("\n")[0]
             (row,) = _rows(model, tokenizers, [text])
         if text.strip() and 0 < len(row) <= longest:
             yield text

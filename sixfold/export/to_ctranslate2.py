@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from sixfold.call import BOS, EOS, Call
 from sixfold.export.expressible import Recognised, branch_scale, recognise, residuals, table_of
+from sixfold.export.room import Room
 from sixfold.models import Model
 from sixfold.modifications.learned_positions import LearnedPositions
 from sixfold.modifications.rotary import Rotary
@@ -72,12 +73,12 @@ def vocabularies(tokenizers: Tokenizers) -> tuple[list[str], list[str]]:
 
 def options(model: Model, tokenizers: Tokenizers, never: Sequence[int], limit: int) -> dict[str, Any]:
     """What `translate_batch` or `generate_batch` is told, to choose words as we do: greedily, and never these."""
-    names, most = tokenizers.target.names(), limits(model)
+    names, room = tokenizers.target.names(), Room.of(limits(model), limit)
     said: dict[str, Any] = {"beam_size": 1, "suppress_sequences": [[names[id_]] for id_ in never]}
     if model.kind == "decoder_only":
-        return {**said, "sampling_topk": 1, "max_length": limit, "min_length": 0, "include_prompt_in_result": False}
-    read, written = (min(limit, most.get(stack, ROWS) - 1) for stack, limit in (("encoder", 1024), ("decoder", limit)))
-    return {**said, "max_decoding_length": written, "min_decoding_length": 0, "max_input_length": read}
+        said |= {"sampling_topk": 1, "include_prompt_in_result": False}
+        return {**said, "max_length": room.written, "min_length": 0}
+    return {**said, "max_decoding_length": room.written, "min_decoding_length": 0, "max_input_length": room.read}
 
 
 @torch.no_grad()

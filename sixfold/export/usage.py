@@ -52,7 +52,8 @@ begin = about["controls"]["<s>"]["name"]
 {text}
 
 lines = [line.rstrip("\\n") for line in sys.stdin]
-prompts = [[begin, *tokenizer.encode(line, add_special_tokens=False).tokens] for line in lines]
+tokens = [tokenizer.encode(line, add_special_tokens=False).tokens for line in lines]
+prompts = [[begin, *row[max(0, len(row) - about["room"]["read"]) :]] for row in tokens]
 for found in generator.generate_batch(prompts, **about["options"]):
     print(text(tokenizer, found.sequences_ids[0]))
 """
@@ -80,7 +81,7 @@ for line in sys.stdin:
 {begin}
     past = [torch.zeros(shape) for shape in about["past"]]  # of one row, which has read nothing yet
     written = []
-    while len(written) < 256:
+    while len(written) < about["room"]["written"]:
         log_probs, *past = step(ids, mask, kept, past)
         log_probs[:, about["never"]] = -torch.inf
         word = int(log_probs[0].argmax())
@@ -91,12 +92,13 @@ for line in sys.stdin:
     print(text(target, written))
 """
 _READ_SOURCE = """\
-    read = source.encode(line, add_special_tokens=False).ids
+    read = source.encode(line, add_special_tokens=False).ids[: about["room"]["read"]]
     mask, *kept = encoder(torch.tensor([[*read, about["eos"]]]))
     ids = torch.tensor([[about["bos"]]])"""
 _READ_PROMPT = """\
     mask, kept = None, []
-    ids = torch.tensor([[about["bos"], *target.encode(line, add_special_tokens=False).ids]])"""
+    read = target.encode(line, add_special_tokens=False).ids
+    ids = torch.tensor([[about["bos"], *read[max(0, len(read) - about["room"]["read"]) :]]])"""
 
 _WEIGHTS = """\
 import json
@@ -133,7 +135,8 @@ A model for CTranslate2, written by sixfold: tokens in, tokens out. Its vocabula
 do, so `Tokenizer.encode(…).tokens` are what the engine reads; it adds what ends a source by itself.
 
 `options` in export.json make it choose as sixfold does, greedily. `limits` are the most tokens it can read, with the
-one that ends them: beyond, the engine throws. `max_input_length` cuts longer sources off before that.
+one that ends them: beyond, the engine throws. `max_input_length` cuts longer sources off before that; of a prompt, the
+last tokens are read that `room` has place for.
 """,
     "torch": """\
 Programs of torch.export, written by sixfold.

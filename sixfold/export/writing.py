@@ -12,12 +12,11 @@ from sixfold import store
 from sixfold.call import BOS, EOS
 from sixfold.export import ABOUT, FORMAT, README, Form, to_ctranslate2, to_safetensors, to_torch
 from sixfold.export.agreement import CLOSE, Agreement, Engine, compare, fitting, never, sample
+from sixfold.export.room import WRITTEN, Room
 from sixfold.export.usage import readme
 from sixfold.loading import Opened
 from sixfold.run import Run
 from sixfold.text.tokenizer import CONTROLS, Tokenizers
-
-LIMIT = 256  # tokens of an output, in the comparison and in the description
 
 
 def write(
@@ -62,11 +61,13 @@ def _write_engine(
         layout = to_torch.write(model, folder)
         engine = to_torch.Reading(folder, model, layout, said)
         about |= {"never": list(said), "past": to_torch.shapes(engine.empty)}
+        about["room"] = Room.of(model.limits)._asdict()
         return engine
     to_ctranslate2.write(model, tokenizers, folder, quantization or "float32")
     about["quantization"] = quantization or "float32"
     about["limits"] = to_ctranslate2.limits(model)
-    about["options"] = to_ctranslate2.options(model, tokenizers, said, LIMIT)
+    about["room"] = Room.of(about["limits"])._asdict()
+    about["options"] = to_ctranslate2.options(model, tokenizers, said, WRITTEN)
     about["versions"]["ctranslate2"] = version("ctranslate2")
     return to_ctranslate2.Reading(folder, model.kind, tokenizers, said)
 
@@ -77,8 +78,8 @@ def _compared(opened: Opened, texts: list[str], engine: Engine, strict: bool) ->
             "there is no text to compare both engines on: the file has no line that is neither empty nor long"
         )
     model, tokenizers, config = opened
-    longest = min([LIMIT, config.decoding.max_length, *(limit // 2 for limit in model.limits.values())])
-    agreement = compare(model, tokenizers, texts, max(1, longest), engine)
+    longest = Room.of(model.limits, min(WRITTEN, config.decoding.max_length)).written
+    agreement = compare(model, tokenizers, texts, longest, engine)
     if strict and not agreement.close:
         raise ValueError(
             f"the exported model does not do what the original does, and was not written: {agreement.same} of "

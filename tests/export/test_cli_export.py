@@ -32,8 +32,11 @@ def shown_program(monkeypatch, capsys):
     return run
 
 
-def texts(run, *lines, **keys):
-    return [found.text for found in package.load(run, device="cpu").translate(lines, **keys)]
+def greedy(run, lines, most):
+    """What the model itself writes, at most so many tokens each."""
+    loaded = package.load(run, device="cpu")
+    write = loaded.translate if loaded.model.kind == "encoder_decoder" else partial(loaded.generate, sample=False)
+    return [found.text for found in write(lines, max_length=most, max_ratio=1e6)]
 
 
 def test_a_run_is_exported_and_its_readme_translates(sixfold, shown_program, tmp_path):
@@ -43,7 +46,7 @@ def test_a_run_is_exported_and_its_readme_translates(sixfold, shown_program, tmp
     assert "the same, token by token" in out
     assert "100 (100.0%)" in out
     lines = ["a b c", "i h g", "d"]
-    assert shown_program(tmp_path / "out", *lines) == texts(run, *lines, max_length=256, max_ratio=1e6)
+    assert shown_program(tmp_path / "out", *lines) == greedy(run, lines, 256)
 
 
 def test_a_language_model_is_exported_and_its_readme_goes_on(sixfold, shown_program, tmp_path):
@@ -51,10 +54,9 @@ def test_a_language_model_is_exported_and_its_readme_goes_on(sixfold, shown_prog
     code, out, _ = sixfold("export", run, "--to", "ctranslate2", "--out", tmp_path / "out", "--lines", 5, "--json")
     assert code == 0
     assert json.loads(out)["compared"]["same"] == 5
-    writer = package.load(run, device="cpu")
     prompts = ["the cat", "how"]
-    right = [each.text for each in writer.generate(prompts, sample=False, max_length=256)]
-    assert "\n".join(shown_program(tmp_path / "out", *prompts)) == "\n".join("\n".join(right).splitlines())
+    right = "\n".join(greedy(run, prompts, 256))
+    assert shown_program(tmp_path / "out", *prompts) == right.splitlines()
 
 
 def test_programs_and_weights_are_exported_with_programs_that_read_them(sixfold, shown_program, tmp_path):
@@ -62,9 +64,7 @@ def test_programs_and_weights_are_exported_with_programs_that_read_them(sixfold,
     code, out, _ = sixfold("export", run, "--to", "torch", "--out", tmp_path / "torch", "--lines", 5)
     assert code == 0
     assert "5 (100.0%)" in out
-    assert shown_program(tmp_path / "torch", "a b c", "p o") == texts(
-        run, "a b c", "p o", max_length=256, max_ratio=1e6
-    )
+    assert shown_program(tmp_path / "torch", "a b c", "p o") == greedy(run, ["a b c", "p o"], 256)
     code, out, _ = sixfold("export", run, "--to", "safetensors", "--out", tmp_path / "weights")
     assert (code, out) == (0, f"wrote {tmp_path / 'weights'}\n")
     assert "tables.0.weight (21, 16)" in shown_program(tmp_path / "weights")
@@ -81,12 +81,33 @@ def test_programs_write_unknown_words_and_ends_of_lines_as_we_do(to, kind, shown
         table[[*instead]] = 1.01 * table[[WORDS.encode(word)[0] for word in instead.values()]]
     run = saved(made, tmp_path / "run")
     export(run, to, tmp_path / "out", lines=3)
-    loaded, lines = package.load(run, device="cpu"), ["the cat", "how", "sat on"]
-    write = loaded.translate if kind == "encoder_decoder" else partial(loaded.generate, sample=False)
-    right = "\n".join(found.text for found in write(lines, max_length=256, max_ratio=1e6))
+    lines = ["the cat", "how", "sat on"]
+    right = "\n".join(greedy(run, lines, 256))
     assert "<unk>" in right
     assert ("\n\n" in right) == (kind == "decoder_only")  # who reads lines never writes their end
     assert "\n".join(shown_program(tmp_path / "out", *lines)) == right
+
+
+@pytest.mark.parametrize(
+    ("to", "kind", "length"),
+    [
+        ("ctranslate2", "decoder_only", 3),
+        ("ctranslate2", "decoder_only", 10),
+        ("ctranslate2", "decoder_only", 17),
+        ("torch", "decoder_only", 17),
+        ("torch", "encoder_decoder", 17),
+    ],
+)
+def test_positions_that_end_bound_what_is_compared_and_what_programs_read_and_write(
+    to, kind, length, shown_program, tmp_path
+):
+    wishes = (f"learned_positions:length={length}",)
+    run = directory(tmp_path / "run", kind, wishes, encoder_layers=1, decoder_layers=1)
+    lines = ["a", "a b c d e f g h i j k l m n o p", 10 * "c b a "]
+    assert export(run, to, tmp_path / "out", texts=lines).agreement.share == 1
+    written = json.loads((tmp_path / "out" / "export.json").read_text())["room"]["written"]
+    assert written == (length // 2 if kind == "decoder_only" else length - 1)
+    assert shown_program(tmp_path / "out", *lines) == greedy(run, lines, written)
 
 
 def test_a_file_can_be_the_sample(sixfold, tmp_path):
