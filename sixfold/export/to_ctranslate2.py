@@ -78,7 +78,8 @@ def options(model: Model, tokenizers: Tokenizers, never: Sequence[int], limit: i
     if model.kind == "decoder_only":
         said |= {"sampling_topk": 1, "include_prompt_in_result": False}
         return {**said, "max_length": room.written, "min_length": 0}
-    return {**said, "max_decoding_length": room.written, "min_decoding_length": 0, "max_input_length": room.read}
+    said |= {"max_decoding_length": room.written, "min_decoding_length": 0}
+    return {**said, "max_input_length": room.read + 1}  # the engine counts EOS
 
 
 @torch.no_grad()

@@ -94,6 +94,7 @@ def test_programs_write_unknown_words_and_ends_of_lines_as_we_do(to, kind, shown
         ("ctranslate2", "decoder_only", 3),
         ("ctranslate2", "decoder_only", 10),
         ("ctranslate2", "decoder_only", 17),
+        ("ctranslate2", "encoder_decoder", 17),
         ("torch", "decoder_only", 17),
         ("torch", "encoder_decoder", 17),
     ],

@@ -132,7 +132,7 @@ def test_sinusoids_end_and_the_engine_says_so(tmp_path):
     with pytest.raises(Exception, match="4096"):
         engine.greedy(rows((4096,), 21, 1), 5)
     assert limits(made.model) == {"encoder": 4096, "decoder": 4096}
-    assert options(made.model, made.tokenizers, (), 9)["max_input_length"] == 1024
+    assert options(made.model, made.tokenizers, (), 9)["max_input_length"] == 1025
 
 
 def test_the_table_of_sinusoids_is_that_of_2017():
@@ -148,7 +148,7 @@ def test_learned_positions_bound_what_is_read():
     made = opened(wishes=("learned_positions:length=40",))
     assert limits(made.model) == {"encoder": 40, "decoder": 40}
     said = options(made.model, made.tokenizers, (), 256)
-    assert (said["max_input_length"], said["max_decoding_length"]) == (39, 39)  # and EOS, and BOS
+    assert (said["max_input_length"], said["max_decoding_length"]) == (40, 39)  # with EOS, and without BOS
     assert limits(opened(wishes=("rotary",)).model) == {}
 
 
