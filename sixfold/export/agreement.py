@@ -6,6 +6,7 @@ said how much likelier the original finds its own word, there where the texts pa
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -116,12 +117,18 @@ def _gap(mine: Translation, other: Sequence[int], scored: Sequence[float]) -> fl
     """log p of our word less that of theirs, where the texts part; an end is a word, too."""
     pairs = zip(mine.tokens, other, strict=False)
     part = next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(mine.tokens), len(other)))
-    return abs(mine.log_probs[part] - scored[part])
+    return _apart(mine.log_probs[part], scored[part])
 
 
 def _largest(theirs: Iterable[Sequence[float]], ours: Iterable[Sequence[float]]) -> float:
     pairs = zip(chain.from_iterable(theirs), chain.from_iterable(ours), strict=True)
-    return max((abs(a - b) for a, b in pairs), default=0.0)
+    return max((_apart(a, b) for a, b in pairs), default=0.0)
+
+
+def _apart(a: float, b: float) -> float:
+    """NaN is infinitely far from everything: `max` would take no notice of it."""
+    distance = 0.0 if a == b else abs(a - b)  # two −∞ are the same
+    return math.inf if math.isnan(distance) else distance
 
 
 def sample(run: Run, model: Model, tokenizers: Tokenizers, config: Config, number: int) -> list[str]:

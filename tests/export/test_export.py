@@ -1,6 +1,7 @@
 """A directory of an export is whole or not there, holds what it says, and takes nobody else's place."""
 
 import json
+import math
 
 import pytest
 import safetensors.numpy
@@ -9,9 +10,10 @@ import torch
 
 from sixfold import BOS, EOS
 from sixfold.config import Decoding
+from sixfold.decoding.translation import Translation
 from sixfold.decoding.translator import Translator
 from sixfold.export import Exported, export, refusal, writing
-from sixfold.export.agreement import Agreement, compare, sample
+from sixfold.export.agreement import Agreement, _gap, compare, sample
 from sixfold.run import Run
 from tests.export.small_runs import TEXTS, directory, opened
 
@@ -148,6 +150,21 @@ def test_a_gap_is_how_much_less_likely_the_first_other_word_is():
         x = made.model.decode(torch.tensor([[BOS, *early[0]]]), made.model.encode(source))
         log_probs = made.model.log_probs(x[0, -1])
     assert agreement.gap == pytest.approx(float(log_probs[right[0][2]] - log_probs[EOS]), abs=1e-5)
+
+
+class Muttering(Parrot):
+    """One whose log-probabilities are nonsense from some token on."""
+
+    def log_probs(self, rows, outputs):
+        return [[-1.0] * len(output) + [math.nan] for output in outputs]
+
+
+def test_what_is_no_number_is_infinitely_far_apart():
+    made = opened()
+    agreement = compare(made.model, made.tokenizers, TEXTS, 9, Muttering(originals(made)))
+    assert (agreement.log_prob, agreement.close) == (math.inf, False)
+    nonsense = [Translation(tokens=(7,), log_probs=(number, number)) for number in (math.nan, -math.inf)]
+    assert [_gap(each, [8], [-math.inf]) for each in nonsense] == [math.inf, 0.0]
 
 
 @pytest.mark.parametrize("kind", ["encoder_decoder", "decoder_only"])
