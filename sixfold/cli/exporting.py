@@ -76,6 +76,5 @@ def _report(done: Exported) -> None:
     rows.add_row(Text("the same, token by token"), Text(f"{found.same:,} ({found.share:.1%})"))
     if found.same < found.texts:
         rows.add_row(Text("log p by which the first other word is less likely, at most"), Text(f"{found.gap:.2g}"))
-    if found.log_prob is not None:
-        rows.add_row(Text("difference in log p of a token, at most"), Text(f"{found.log_prob:.2g}"))
+    rows.add_row(Text("difference in log p of a token, at most"), Text(f"{found.log_prob:.2g}"))
     console().print(rows)

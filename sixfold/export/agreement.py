@@ -39,8 +39,6 @@ class Engine(Protocol):
     def greedy(self, rows: Rows, limit: int) -> Rows:
         """What it writes, without EOS; rows are sources without EOS, or prompts without BOS."""
 
-
-class Scorer(Engine, Protocol):
     def log_probs(self, rows: Rows, outputs: Rows) -> list[list[float]]:
         """Of each token of outputs, and of their ends."""
 
@@ -52,7 +50,7 @@ class Agreement:
     texts: int
     same: int  # texts that are the same, token by token
     gap: float  # the largest, of those that are not
-    log_prob: float | None = None  # the largest difference of the log-probability of one token of the same text
+    log_prob: float  # the largest difference of the log-probability of one token of the same text
 
     @property
     def share(self) -> float:
@@ -61,10 +59,10 @@ class Agreement:
     @property
     def close(self) -> bool:
         """Whether all differences are those of rounding."""
-        return self.gap <= CLOSE and (self.log_prob or 0.0) <= CLOSE
+        return self.gap <= CLOSE and self.log_prob <= CLOSE
 
     def json(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if value is not None}
+        return asdict(self)
 
 
 def never(tokenizers: Tokenizers) -> tuple[int, ...]:
@@ -72,9 +70,7 @@ def never(tokenizers: Tokenizers) -> tuple[int, ...]:
     return NEVER if not tokenizers.target.spells else (*NEVER, UNK)
 
 
-def compare(
-    model: Model, tokenizers: Tokenizers, texts: Sequence[str], limit: int, engine: Engine | Scorer
-) -> Agreement:
+def compare(model: Model, tokenizers: Tokenizers, texts: Sequence[str], limit: int, engine: Engine) -> Agreement:
     """Let both write at most `limit` tokens for each text."""
     rows = _rows(model, tokenizers, texts)
     found = _original(model, tokenizers, texts, limit)
@@ -83,8 +79,7 @@ def compare(
     for mine, other, scored in zip(found, theirs, theirs_scored, strict=True):
         if list(mine.tokens) != other:
             gaps.append(_gap(mine, other, scored))
-    scores = getattr(engine, "log_probs", None)
-    difference = None if scores is None else _largest(scores(rows, theirs), theirs_scored)
+    difference = _largest(engine.log_probs(rows, theirs), theirs_scored)
     same = sum(mine == other for mine, other in zip(ours, theirs, strict=True))
     return Agreement(len(texts), same, max(gaps), difference)
 

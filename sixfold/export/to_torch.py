@@ -118,11 +118,13 @@ class Reading:
         """What they write, without EOS; rows are sources without EOS, or prompts without BOS."""
         return [self._one(row, limit) for row in rows]
 
+    @torch.no_grad()
+    def log_probs(self, rows: list[list[int]], outputs: list[list[int]]) -> list[list[float]]:
+        """Of each token of each output, and of its end."""
+        return [self._scored(row, output) for row, output in zip(rows, outputs, strict=True)]
+
     def _one(self, row: list[int], limit: int) -> list[int]:
-        real, kept, ids = None, list[Tensor](), torch.tensor([[BOS, *row]])
-        if self.encoder is not None:
-            real, *kept = self.encoder(torch.tensor([[*row, EOS]]))
-            ids = ids[:, :1]
+        ids, real, kept = self._begin(row)
         output, past = list[int](), self.empty
         while len(output) < limit:
             log_probs, *past = self.step(ids, real, kept, past)
@@ -133,6 +135,22 @@ class Reading:
             output.append(word)
             ids = torch.tensor([[word]])
         return output
+
+    def _scored(self, row: list[int], output: list[int]) -> list[float]:
+        ids, real, kept = self._begin(row)
+        found, past = list[float](), self.empty
+        for word in (*output, EOS):
+            log_probs, *past = self.step(ids, real, kept, past)
+            found.append(float(log_probs[0, word]))
+            ids = torch.tensor([[word]])
+        return found
+
+    def _begin(self, row: list[int]) -> tuple[Tensor, Tensor | None, list[Tensor]]:
+        """The first ids to read, and what was made of the source."""
+        if self.encoder is None:
+            return torch.tensor([[BOS, *row]]), None, []
+        real, *kept = self.encoder(torch.tensor([[*row, EOS]]))
+        return torch.tensor([[BOS]]), real, kept
 
 
 def empty_past(model: Model, layout: Layout) -> list[Tensor]:

@@ -83,7 +83,7 @@ def _compared(opened: Opened, texts: list[str], engine: Engine, strict: bool) ->
     if strict and not agreement.close:
         raise ValueError(
             f"the exported model does not do what the original does, and was not written: {agreement.same} of "
-            f"{agreement.texts} texts are the same, log-probabilities differ by {agreement.log_prob or 0:.2g}, and "
+            f"{agreement.texts} texts are the same, log-probabilities differ by {agreement.log_prob:.2g}, and "
             f"other words are {agreement.gap:.2g} less likely (rounding explains {CLOSE:g}); please report this"
         )
     return agreement

@@ -30,4 +30,4 @@ def exported(subject: Subject) -> Measured:
     assert found is not None, "there are texts to compare"
     different = found.texts - found.same
     note = f"{different} of {found.texts} texts differ, in ties" if different else ""
-    return Measured(max(found.gap, found.log_prob or 0.0), note)
+    return Measured(max(found.gap, found.log_prob), note)

@@ -15,6 +15,7 @@ from sixfold.decoding.translator import Translator
 from sixfold.export import Exported, export, refusal, writing
 from sixfold.export.agreement import Agreement, _gap, compare, sample
 from sixfold.run import Run
+from sixfold.scoring.likelihood import token_log_probs
 from tests.export.small_runs import TEXTS, directory, opened
 
 
@@ -60,7 +61,7 @@ def test_what_breaks_off_leaves_nothing_and_what_was_there_stays(run, tmp_path, 
         monkeypatch.setattr(writing, "readme", lambda *_: 1 / 0)
         said = pytest.raises(ZeroDivisionError)
     else:
-        monkeypatch.setattr(writing, "compare", lambda *_: Agreement(10, 9, 0.5))
+        monkeypatch.setattr(writing, "compare", lambda *_: Agreement(10, 9, 0.5, 0.0))
         said = pytest.raises(ValueError, match="does not do what the original does, and was not written: 9 of 10")
     for place in ("out", "new"):
         with said:
@@ -70,7 +71,7 @@ def test_what_breaks_off_leaves_nothing_and_what_was_there_stays(run, tmp_path, 
 
 
 def test_quantised_models_may_differ(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(writing, "compare", lambda *_: Agreement(10, 9, 0.5))
+    monkeypatch.setattr(writing, "compare", lambda *_: Agreement(10, 9, 0.5, 0.0))
     assert export(run, "ctranslate2", tmp_path / "out", quantization="int8").agreement.same == 9
 
 
@@ -122,13 +123,16 @@ def test_who_is_refused_is_told_before_anything_is_written(tmp_path):
 
 
 class Parrot:
-    """An engine that writes what it is told."""
+    """An engine that writes what it is told, and finds it as likely as the model does."""
 
-    def __init__(self, outputs):
-        self.outputs = outputs
+    def __init__(self, model, outputs):
+        self.model, self.outputs = model, outputs
 
     def greedy(self, rows, limit):
         return self.outputs
+
+    def log_probs(self, rows, outputs):
+        return token_log_probs(self.model, rows, outputs)
 
 
 def originals(made):
@@ -140,10 +144,10 @@ def originals(made):
 def test_a_gap_is_how_much_less_likely_the_first_other_word_is():
     made = opened()
     right = originals(made)
-    assert compare(made.model, made.tokenizers, TEXTS, 9, Parrot(right)) == Agreement(len(TEXTS), len(TEXTS), 0.0)
+    assert compare(made.model, made.tokenizers, TEXTS, 9, Parrot(made.model, right)) == Agreement(9, 9, 0.0, 0.0)
     early = [right[0][:2], *right[1:]]  # the first of them ends too early
     assert len(right[0]) > 2
-    agreement = compare(made.model, made.tokenizers, TEXTS, 9, Parrot(early))
+    agreement = compare(made.model, made.tokenizers, TEXTS, 9, Parrot(made.model, early))
     assert (agreement.same, agreement.texts, agreement.close) == (len(TEXTS) - 1, len(TEXTS), False)
     source = torch.tensor([[*made.tokenizers.source.encode(TEXTS[0]), EOS]])
     with torch.no_grad():
@@ -161,7 +165,7 @@ class Muttering(Parrot):
 
 def test_what_is_no_number_is_infinitely_far_apart():
     made = opened()
-    agreement = compare(made.model, made.tokenizers, TEXTS, 9, Muttering(originals(made)))
+    agreement = compare(made.model, made.tokenizers, TEXTS, 9, Muttering(made.model, originals(made)))
     assert (agreement.log_prob, agreement.close) == (math.inf, False)
     nonsense = [Translation(tokens=(7,), log_probs=(number, number)) for number in (math.nan, -math.inf)]
     assert [_gap(each, [8], [-math.inf]) for each in nonsense] == [math.inf, 0.0]

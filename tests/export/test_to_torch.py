@@ -85,6 +85,21 @@ def test_programs_write_what_the_model_writes(written):
     made, _, engine = written
     agreement = compare(made.model, made.tokenizers, TEXTS, 9, engine)
     assert (agreement.same, agreement.texts) == (len(TEXTS), len(TEXTS))
+    assert agreement.log_prob < 1e-4
+
+
+def test_programs_are_compared_by_their_log_probabilities_too(written):
+    made, folder, _ = written
+    engine = to_torch.Reading(folder, made.model, Layout.of(made.model), never(made.tokenizers))
+    right = engine.step
+
+    def too_sure(*inputs):  # of the same words
+        log_probs, *past = right(*inputs)
+        return 1.5 * log_probs, *past
+
+    engine.step = too_sure
+    agreement = compare(made.model, made.tokenizers, TEXTS, 9, engine)
+    assert (agreement.share, agreement.close) == (1, False)
 
 
 def test_nothing_is_pickled_and_no_program_has_all_weights(written):
