@@ -6,11 +6,13 @@ beside the sizes, the modifications and the tokenizers.
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
+from torch import Tensor
 
 from sixfold.files import Aside, save_tensors
 from sixfold.models import Model
@@ -23,10 +25,14 @@ def write(model: Model, folder: Path) -> None:
     with Aside(folder) as aside:
         aside.write(WEIGHTS, lambda path: save_tensors(tensors, path))
     stored = safetensors.torch.load_file(folder / WEIGHTS)
-    assert stored.keys() == tensors.keys()
-    assert all(torch.equal(stored[name], tensor) for name, tensor in tensors.items()), (
-        "what was written is not the model"
-    )
+    if stored.keys() != tensors.keys() or not all(_same(stored[name], tensor) for name, tensor in tensors.items()):
+        raise OSError(errno.EIO, f"{WEIGHTS} was damaged while it was written: what is read there is not the model")
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Byte by byte, so that a NaN is the same as itself."""
+    alike = (a.shape, a.dtype) == (b.shape, b.dtype)
+    return alike and torch.equal(a.flatten().view(torch.uint8), b.flatten().view(torch.uint8))
 
 
 def roles(model: Model) -> dict[str, str]:

@@ -12,11 +12,12 @@ from sixfold import BOS, EOS
 from sixfold.config import Decoding
 from sixfold.decoding.translation import Translation
 from sixfold.decoding.translator import Translator
-from sixfold.export import Exported, export, refusal, writing
+from sixfold.export import Exported, export, refusal, to_safetensors, writing
 from sixfold.export.agreement import Agreement, _gap, compare, sample
+from sixfold.files import save_tensors
 from sixfold.run import Run
 from sixfold.scoring.likelihood import token_log_probs
-from tests.export.small_runs import TEXTS, directory, opened
+from tests.export.small_runs import TEXTS, directory, opened, saved
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +103,26 @@ def test_weights_can_be_read_without_us(run, tmp_path):
     assert len({*about["tables"].values()}) == 3
     for name, tensor in made.model.state_dict().items():
         assert (weights[name] == tensor.numpy()).all()
+
+
+def test_weights_that_are_no_numbers_are_exported_as_they_are(tmp_path):
+    made = opened()
+    with torch.no_grad():
+        made.model.tables[0].weight[0, 0] = math.nan
+    export(saved(made, tmp_path / "run"), "safetensors", tmp_path / "out")
+    weights = safetensors.numpy.load_file(tmp_path / "out" / "model.safetensors")
+    assert math.isnan(weights["tables.0.weight"][0, 0])
+
+
+def test_a_file_that_is_damaged_while_it_is_written_is_an_error_of_the_disk(run, tmp_path, monkeypatch):
+    def damaging(tensors, path):
+        save_tensors({name: tensor + (name == "tables.0.weight") for name, tensor in tensors.items()}, path)
+
+    monkeypatch.setattr(to_safetensors, "save_tensors", damaging)
+    with pytest.raises(OSError, match="damaged while it was written") as error:
+        export(run, "safetensors", tmp_path / "out")
+    assert error.value.filename == str(tmp_path / "out")
+    assert files(tmp_path) == set()
 
 
 def test_mistakes_are_named(run, tmp_path):
