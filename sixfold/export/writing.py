@@ -63,8 +63,8 @@ def _write_engine(
         about |= {"never": list(said), "past": to_torch.shapes(engine.empty)}
         about["room"] = Room.of(model.limits)._asdict()
         return engine
-    to_ctranslate2.write(model, tokenizers, folder, quantization or "float32")
-    about["quantization"] = quantization or "float32"
+    about["quantization"] = "float32" if quantization is None else quantization
+    to_ctranslate2.write(model, tokenizers, folder, about["quantization"])
     about["limits"] = to_ctranslate2.limits(model)
     about["room"] = Room.of(about["limits"])._asdict()
     about["options"] = to_ctranslate2.options(model, tokenizers, said, WRITTEN)

@@ -130,6 +130,8 @@ def test_mistakes_are_named(run, tmp_path):
         export(run, "onnx", tmp_path / "out")
     with pytest.raises(ValueError, match="quantization is for ctranslate2"):
         export(run, "torch", tmp_path / "out", quantization="int8")
+    with pytest.raises(ValueError, match="there is no quantization ''; there are float32"):
+        export(run, "ctranslate2", tmp_path / "out", quantization="")
     with pytest.raises(ValueError, match="there is no directory"):
         export(tmp_path / "nowhere", "torch", tmp_path / "out")
     with pytest.raises(ValueError, match="no text to compare both engines on"):
