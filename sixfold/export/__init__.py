@@ -8,6 +8,7 @@ What is written was compared with the original before the directory appears in i
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +75,8 @@ def _need_room(place: Path, overwrite: bool) -> None:
     """A new place, an empty directory, or, to be replaced, an earlier export: nobody else's files are touched."""
     if not place.exists() and not place.is_symlink():
         return
+    if place.exists() and place.samefile(os.curdir):
+        raise ValueError(f"{place} is the directory you are in, which can't be replaced; choose another --out")
     if place.is_dir() and not place.is_symlink() and not any(place.iterdir()):
         return
     if not _is_export(place):

@@ -91,6 +91,14 @@ def test_only_an_earlier_export_is_replaced_and_only_if_that_is_said(run, tmp_pa
     export(run, "safetensors", tmp_path / "empty")
 
 
+@pytest.mark.parametrize("place", [".", "../empty"])
+def test_the_directory_one_is_in_cannot_be_replaced(run, tmp_path, monkeypatch, place):
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    with pytest.raises(ValueError, match=f"^{place} is the directory you are in"):
+        export(run, "safetensors", place)
+
+
 def test_weights_can_be_read_without_us(run, tmp_path):
     done = export(run, "safetensors", tmp_path / "out")
     assert done.agreement is None
