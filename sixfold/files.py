@@ -6,8 +6,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -80,16 +80,44 @@ class Aside:
 
 @contextmanager
 def new_directory(place: Path) -> Iterator[Path]:
-    """A directory to fill, which becomes `place` in one move when all in it is on disk; what was there goes."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(dir=place.parent, prefix=f"{ASIDE}{place.name}."))
-    try:
+    """A directory to fill, which becomes `place` in one move when all in it is on disk; what was there goes.
+
+    A link stays, and what it leads to is replaced. If this fails, there is no new directory, nor any above it.
+    """
+    place = _behind_link(place)
+    with _parents(place), _held_aside(place) as aside:
         with naming(place):
             yield aside
             for path in [*aside.rglob("*"), aside]:
                 sync(path)
         aside.chmod(0o777 & ~_umask())
         _put(aside, place)
+
+
+def _behind_link(place: Path) -> Path:
+    return place.resolve() if place.is_symlink() else place
+
+
+@contextmanager
+def _parents(place: Path) -> Iterator[None]:
+    """Made if they are missing; those go again if what was to come does not."""
+    missing = [parent for parent in place.parents if not parent.exists()]
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # somebody else may have put something there
+            for parent in missing:
+                parent.rmdir()
+        raise
+
+
+@contextmanager
+def _held_aside(place: Path) -> Iterator[Path]:
+    """A new directory beside a place; it goes if whoever fills it fails."""
+    aside = Path(tempfile.mkdtemp(dir=place.parent, prefix=f"{ASIDE}{place.name}."))
+    try:
+        yield aside
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
@@ -122,15 +150,19 @@ def sweep(directory: Path) -> None:
 
     What was about to be replaced, and has not been, goes back to its place.
     """
-    for old in directory.glob(f"{ASIDE}*{_OLD}"):
+    _clear([*directory.glob(f"{ASIDE}*")])
+
+
+def _clear(lefts: Sequence[Path]) -> None:
+    for old in (left for left in lefts if left.name.endswith(_OLD)):
         place = old.with_name(old.name.removeprefix(ASIDE).removesuffix(_OLD).rpartition(".")[0])
         if not place.exists():
             old.rename(place)
-    for left in directory.glob(f"{ASIDE}*"):
-        if left.is_dir():
+    for left in lefts:
+        if left.is_dir() and not left.is_symlink():
             shutil.rmtree(left)
         else:
-            left.unlink()
+            left.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:

@@ -91,6 +91,22 @@ def test_only_an_earlier_export_is_replaced_and_only_if_that_is_said(run, tmp_pa
     export(run, "safetensors", tmp_path / "empty")
 
 
+def test_a_link_stays_and_what_it_leads_to_is_replaced(run, tmp_path):
+    export(run, "safetensors", tmp_path / "far" / "real")
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "real")
+    export(run, "ctranslate2", tmp_path / "link", overwrite=True, lines=0)
+    assert (tmp_path / "link").is_symlink()
+    assert "model.bin" in files(tmp_path / "far" / "real")
+    assert (files(tmp_path), files(tmp_path / "far")) == ({"link", "far"}, {"real"})
+
+
+def test_what_is_refused_leaves_no_directory_above_it_either(run, tmp_path):
+    (tmp_path / "here").mkdir()
+    with pytest.raises(ValueError, match="no quantization 'int7'"):
+        export(run, "ctranslate2", tmp_path / "here" / "deep" / "er" / "out", quantization="int7")
+    assert {path.name for path in tmp_path.rglob("*")} == {"here"}
+
+
 @pytest.mark.parametrize("place", [".", "../empty"])
 def test_the_directory_one_is_in_cannot_be_replaced(run, tmp_path, monkeypatch, place):
     (tmp_path / "empty").mkdir()
