@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import os
 import re
 import shutil
@@ -60,7 +62,8 @@ class Aside:
         self._written: list[str] = []
 
     def __enter__(self) -> Self:
-        self._aside = Path(tempfile.mkdtemp(dir=self.directory, prefix=f"{ASIDE}files."))
+        # With a dash, so that nobody takes it for what a new directory called "files" left.
+        self._aside = Path(tempfile.mkdtemp(dir=self.directory, prefix=f"{ASIDE}files-"))
         return self
 
     def write(self, name: str, write: Callable[[Path], Any]) -> None:
@@ -114,13 +117,21 @@ def _parents(place: Path) -> Iterator[None]:
 
 @contextmanager
 def _held_aside(place: Path) -> Iterator[Path]:
-    """A new directory beside a place; it goes if whoever fills it fails."""
+    """A new directory beside a place; it goes if whoever fills it fails.
+
+    It is locked meanwhile. The lock is the kernel's, so it goes when its holder does, and `sweep_beside` sees that.
+    """
     aside = Path(tempfile.mkdtemp(dir=place.parent, prefix=f"{ASIDE}{place.name}."))
+    handle = os.open(aside, os.O_RDONLY)
     try:
+        with suppress(OSError):  # where directories have no locks, nobody takes it for abandoned either
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield aside
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
+    finally:
+        os.close(handle)
 
 
 def _put(aside: Path, place: Path) -> None:
@@ -151,6 +162,27 @@ def sweep(directory: Path) -> None:
     What was about to be replaced, and has not been, goes back to its place.
     """
     _clear([*directory.glob(f"{ASIDE}*")])
+
+
+def sweep_beside(place: Path) -> None:
+    """The same for one `new_directory` alone, where nobody has a lock: what somebody is still filling stays."""
+    place = _behind_link(place)
+    _clear([path for path in place.parent.glob(f"{ASIDE}{glob.escape(place.name)}.*") if _abandoned(path)])
+
+
+def _abandoned(aside: Path) -> bool:
+    """Whether nobody holds what `new_directory` made, or what it was about to replace."""
+    try:
+        handle = os.open(aside.with_name(aside.name.removesuffix(_OLD)), os.O_RDONLY)
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
 
 
 def _clear(lefts: Sequence[Path]) -> None:

@@ -52,7 +52,7 @@ def export(
     `imports` are Python files that register modifications of your own.
     """
     from sixfold.export.writing import write
-    from sixfold.files import new_directory
+    from sixfold.files import new_directory, sweep_beside
     from sixfold.loading import open_run
     from sixfold.registry import import_file
     from sixfold.run import Run
@@ -62,6 +62,7 @@ def export(
     if quantization is not None and to != "ctranslate2":
         raise ValueError(f"quantization is for ctranslate2; the weights of {to} stay as they are")
     place = Path(out)
+    sweep_beside(place)
     _need_room(place, overwrite)
     for file in imports:
         import_file(file)

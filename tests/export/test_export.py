@@ -14,7 +14,7 @@ from sixfold.decoding.translation import Translation
 from sixfold.decoding.translator import Translator
 from sixfold.export import Exported, export, refusal, to_safetensors, writing
 from sixfold.export.agreement import Agreement, _gap, compare, sample
-from sixfold.files import save_tensors
+from sixfold.files import ASIDE, new_directory, save_tensors
 from sixfold.run import Run
 from sixfold.scoring.likelihood import token_log_probs
 from tests.export.small_runs import TEXTS, directory, opened, saved
@@ -98,6 +98,23 @@ def test_a_link_stays_and_what_it_leads_to_is_replaced(run, tmp_path):
     assert (tmp_path / "link").is_symlink()
     assert "model.bin" in files(tmp_path / "far" / "real")
     assert (files(tmp_path), files(tmp_path / "far")) == ({"link", "far"}, {"real"})
+
+
+def test_what_a_killed_export_left_goes_with_the_next_of_that_name(run, tmp_path):
+    for name in ("out.abc", "other.abc"):
+        (tmp_path / f"{ASIDE}{name}" / "sub").mkdir(parents=True)
+    with new_directory(tmp_path / "out") as held:  # somebody is at work on it
+        export(run, "safetensors", tmp_path / "out")
+        assert files(tmp_path) == {"out", f"{ASIDE}other.abc", held.name}
+
+
+def test_what_a_killed_export_was_about_to_replace_comes_back(run, tmp_path):
+    export(run, "safetensors", tmp_path / "out")
+    (tmp_path / "out").rename(tmp_path / f"{ASIDE}out.abc.old")
+    (tmp_path / f"{ASIDE}out.abc").mkdir()
+    with pytest.raises(ValueError, match="holds an export already; say --overwrite"):
+        export(run, "ctranslate2", tmp_path / "out")
+    assert files(tmp_path) == {"out"}
 
 
 def test_what_is_refused_leaves_no_directory_above_it_either(run, tmp_path):
