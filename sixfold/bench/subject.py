@@ -17,7 +17,7 @@ from typing import Any
 
 from sixfold import store
 from sixfold.bench.race import SEED
-from sixfold.config import Config, Files, Vocabularies, read_config
+from sixfold.config import Config, Files, Vocabularies, read_config, recipes
 from sixfold.export.agreement import fitting
 from sixfold.loading import open_run
 from sixfold.models import Model, build
@@ -102,7 +102,7 @@ def opened(
 ) -> Iterator[Subject]:
     """A run by its directory, or a recipe by its name or file. Nothing is written into the run."""
     with tempfile.TemporaryDirectory(prefix="sixfold-bench-") as folder:
-        if Path(what).is_dir():
+        if Path(what).is_dir() and (what not in recipes() or Run(what).exists()):  # it may be its corpus
             yield _open_run(what, settings, modify, Path(folder), tuple(imports))
         else:
             config = read_config(what, settings).with_modifications(modify)

@@ -128,6 +128,13 @@ def test_mistakes(sixfold, arguments, said):
     assert said is None or said in err
 
 
+def test_a_directory_that_is_called_as_a_recipe_and_is_no_run(sixfold, tmp_path):
+    (tmp_path / "transformer-base").mkdir()
+    code, out, err = sixfold("bench", "transformer-base", *SETTINGS, *QUICK, "--only", "training")
+    assert code == 0, err
+    assert "target tokens/s" in out
+
+
 def test_a_run_has_its_model(sixfold, tmp_path):
     run = translating(tmp_path / "run")
     for wish in (["--modify", "rotary"], ["--model.heads", "1"], ["--data.train", "x"]):
