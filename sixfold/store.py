@@ -80,7 +80,8 @@ def load(directory: str | Path, *, device: torch.device | str = "cpu") -> Model:
             names = file.keys()
             slices = {name: file.get_slice(name) for name in names}
             _compare({name: (tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}, model, path)
-            model.load_state_dict({name: file.get_tensor(name) for name in names}, assign=True)
+            # Copied, so that they lie in memory as new ones do: on some CPUs the last bit of a sum depends on it.
+            model.load_state_dict({name: file.get_tensor(name).clone() for name in names}, assign=True)
     except safetensors.SafetensorError as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     assert not any(t.is_meta for t in [*model.parameters(), *model.buffers()]), (

@@ -75,6 +75,8 @@ class Subject:
         else:
             texts, origin = self._own()
         usable = fitting(texts, self.model, self.tokenizers, len(texts))
+        if not usable and file is not None:
+            raise ValueError(f"no line of {file} can be decoded: they are empty, or too long for this model")
         if not usable:
             raise Skipped(f"there is no text to decode in {origin}: give one by --file, a sentence a line")
         chosen = thinned(usable, number)

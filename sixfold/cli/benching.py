@@ -89,9 +89,11 @@ def bench(
         with opened(what, settings, modify or [], [str(each) for each in imports or []]) as subject:
             report = measure(subject, wishes, tell)
         tell("", done=False)
-        _report(report)
-        if out is not None:
-            write_text(out, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+        try:
+            _report(report)
+        finally:  # neither is lost for the other's sake
+            if out is not None:
+                write_text(out, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
 
 
 def _lines(file: Path | None, out: Path | None) -> list[str]:

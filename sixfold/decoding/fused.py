@@ -7,7 +7,7 @@ whoever it belongs to: products take all rows at once, and what is between two p
 those of `ModelStep`, in another order.
 
 It serves decoders of attention, cross-attention, and feed-forward layers of any kind, with any norm, and positions that
-are added to embeddings or turn queries and keys. Other attentions, and other ways to put a layer together, are left to
+are added to embeddings, or rotary ones. Other attentions, and other ways to put a layer together, are left to
 `ModelStep`.
 
 Letters: S sentences, w hypotheses of each, B = S·w, L new tokens, R rows, D width, H heads, K head width, n source
@@ -37,6 +37,7 @@ from sixfold.int8 import Int8Table, is_quantised
 from sixfold.models import EncoderDecoder, Model
 from sixfold.modifications.learned_positions import LearnedPositions
 from sixfold.modifications.post_norm import PostNorm
+from sixfold.modifications.rotary import Rotary
 from sixfold.transformer import (
     Attention,
     CrossAttention,
@@ -88,7 +89,7 @@ def _unknown_in(stack: Any, kind: type[nn.Module]) -> str | None:
         if not all(type(linear) in LINEAR for linear in linears):
             return "another kind of linear map"
         position = attention.position
-        if position.fills("bias") or position.fills("values"):
+        if type(position) is not Rotary and any(map(position.fills, ("rotate", "bias", "values"))):
             return type(position).__name__
     return None
 

@@ -119,7 +119,7 @@ def moved_by_another_last_word(model, ids):
     for word in range(3, 40):
         other = ids.clone()
         other[0, -1] = word
-        moved |= (model.decode(other) != before).any(-1)
+        moved |= ((model.decode(other) - before).abs() > 1e-9).any(-1)  # other rows of a product may move a last bit
     return moved
 
 

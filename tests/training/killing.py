@@ -93,7 +93,7 @@ def watch(directory, tell):
 def place(path, directory):
     """What a file is of, whichever step, part or side it belongs to and whatever it is called while aside."""
     name = str(path.relative_to(directory))
-    name = re.sub(r"(sixfold-aside\.[^/]+)\.\w{8}(?=$|/|\.old)", r"\1", name)
+    name = re.sub(r"(sixfold-aside\.[^/]+)[.-]\w{8}(?=$|/|\.old)", r"\1", name)
     name = re.sub(r"step-\d+", "step", name)
     return re.sub(r"(train|valid)\.(?=source|target)|(source|target)\.(?=tokenizer|ids|offsets)", "", name)
 
