@@ -16,7 +16,7 @@ lint: .venv/ready
 	$(BIN)/mypy
 
 docs: .venv/ready
-	$(BIN)/python -m sixfold.pages docs/modifications
+	$(BIN)/python -m sixfold.modifications._pages docs/modifications
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sixfold needs Python 3.11 or newer; say make PYTHON=python3.11 …")'

@@ -17,10 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from yardstick import Yardstick, sinusoid
 
-from sixfold.bench.peers import marian, x_pair
+from sixfold.bench.peer_models import marian, x_pair
 from sixfold.bench.race import SEED, Contender
-from sixfold.models import Batch, build
-from sixfold.spec import Sizes
+from sixfold.core.batch import Batch
+from sixfold.core.place import Sizes
+from sixfold.models.build import build
 
 WORDS, ROWS, LENGTH = 8000, 64, 32
 FIRST_WORD, BOS = 3, 1

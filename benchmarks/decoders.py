@@ -7,17 +7,17 @@ import torch
 from torch import Tensor
 from training_step import TOLERANCE
 
-from sixfold.bench.peers import marian
+from sixfold.bench.peer_models import marian
 from sixfold.bench.race import OURS, SEED
-from sixfold.call import EOS, PAD
-from sixfold.decoding.beam import Beam
-from sixfold.decoding.cache import Cache
-from sixfold.decoding.greedy import Greedy
-from sixfold.decoding.search import Job, search
+from sixfold.core.ids import EOS, PAD
+from sixfold.core.memory import Memory
+from sixfold.core.state import Cache
+from sixfold.decoding.engine import Job, search
+from sixfold.decoding.search.beam import Beam
+from sixfold.decoding.search.greedy import Greedy
+from sixfold.decoding.session import NEVER
 from sixfold.decoding.step import Step, StepFunction, next_words, padded
-from sixfold.decoding.task import NEVER
-from sixfold.models import EncoderDecoder
-from sixfold.transformer import Memory
+from sixfold.models.encoder_decoder import EncoderDecoder
 
 HUGGING_FACE = "marian"
 FURTHER = 20  # tokens from the end of a text to its limit, as is usual

@@ -20,18 +20,19 @@ import torch
 from decoders import HUGGING_FACE, Decoder, Task, Uncached, hugging_face, ours
 from training_step import machine, markdown, numbers
 
+from sixfold.bench.decoding_contenders import Pool
+from sixfold.bench.options import cores
 from sixfold.bench.race import OURS, RESAMPLES, SEED, Contender, Ratio, race, ratio
-from sixfold.bench.wishes import cores
-from sixfold.bench.writers import Pool
-from sixfold.call import EOS
-from sixfold.config import Config, change_decoding
-from sixfold.decoding.fused import make_step
-from sixfold.decoding.task import Origin
+from sixfold.config.schema import Config, change_decoding
+from sixfold.core.ids import EOS
+from sixfold.decoding.cpu.step import make_step
+from sixfold.decoding.session import Origin
 from sixfold.decoding.translator import Translator
 from sixfold.decoding.workers import CHUNK
-from sixfold.models import EncoderDecoder, Model
-from sixfold.run import Run
-from sixfold.store import load
+from sixfold.models.encoder_decoder import EncoderDecoder
+from sixfold.models.model import Model
+from sixfold.runs.model_files import load
+from sixfold.runs.run import Run
 from sixfold.text.corpus import references
 from sixfold.text.tokenizer import Tokenizers
 

@@ -25,10 +25,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sixfold import store
-from sixfold.config import write_config
-from sixfold.models import Model, build
-from sixfold.run import TOKENIZERS, Run
+from sixfold.config.schema import write_config
+from sixfold.models.build import build
+from sixfold.models.model import Model
+from sixfold.runs import model_files as store
+from sixfold.runs.run import TOKENIZERS, Run
 
 
 def twice(numbers: Tensor, dim: int, waves: bool) -> Tensor:

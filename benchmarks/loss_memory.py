@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sixfold.bench.memory import resident
-from sixfold.call import PAD
-from sixfold.training.loss import chunked_cross_entropy
+from sixfold.core.ids import PAD
+from sixfold.core.loss import chunked_cross_entropy
 
 MEBI = 1 << 20
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sixfold.config import Config, Data
+from sixfold.config.schema import Config, Data
 from sixfold.text.corpus import prepare
 
 LETTERS = np.array(list("etaoinshrdlucmfwypvbgkqjxz"))

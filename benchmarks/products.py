@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
-from sixfold import products
 from sixfold.bench.race import OURS, Contender, race, ratio
-from sixfold.int8 import Matrix
-from sixfold.vectors import SET
+from sixfold.decoding.cpu import gemm as products
+from sixfold.decoding.cpu.int8 import Matrix
+from sixfold.decoding.cpu.llvm import SET
 
 SECONDS = 0.01  # that a timing should take, at least
 TORCH = "torch"

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import torch
 
-from sixfold.config import read_config
-from sixfold.run import Run
+from sixfold.config.schema import read_config
+from sixfold.core.device import be_deterministic
+from sixfold.runs.run import Run
 from sixfold.text.corpus import prepare
-from sixfold.training.device import be_deterministic
 from sixfold.training.display import Display
-from sixfold.training.loop import Trainer
 from sixfold.training.processes import Processes
+from sixfold.training.trainer import Trainer
 
 
 class Recorded:

@@ -12,29 +12,43 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
-    from sixfold.call import BOS, EOS, PAD
-    from sixfold.decoding.cache import Cache
-    from sixfold.loading import load
-    from sixfold.models import Batch, DecoderOnly, EncoderDecoder, EncoderOnly, Losses, build
-    from sixfold.registry import all_modifications, import_file, modification
-    from sixfold.spec import Place, Sizes, Spec
-    from sixfold.store import load as load_model
-    from sixfold.store import save
-    from sixfold.tap import Tap
+    from sixfold.api.load import load
+    from sixfold.config.schema import read_config
+    from sixfold.core.batch import Batch, Losses
+    from sixfold.core.ids import BOS, EOS, PAD
+    from sixfold.core.place import Place, Sizes
+    from sixfold.core.state import Cache
+    from sixfold.core.tap import Tap
+    from sixfold.models.build import build
+    from sixfold.models.decoder_only import DecoderOnly
+    from sixfold.models.encoder_decoder import EncoderDecoder
+    from sixfold.models.encoder_only import EncoderOnly
+    from sixfold.runs.model_files import load as load_model
+    from sixfold.runs.model_files import save
+    from sixfold.spec.registry import all_modifications, import_file, modification
+    from sixfold.spec.spec import Spec
+    from sixfold.training.runner import train
 
 # Where each public name lives. They are imported on first use, so that `sixfold --help` need not wait for torch.
 _HOME = {
-    "call": ("BOS", "EOS", "PAD"),
-    "decoding.cache": ("Cache",),
-    "loading": ("load",),
-    "models": ("Batch", "DecoderOnly", "EncoderDecoder", "EncoderOnly", "Losses", "build"),
-    "registry": ("all_modifications", "import_file", "modification"),
-    "spec": ("Place", "Sizes", "Spec"),
-    "store": ("load_model", "save"),
-    "tap": ("Tap",),
+    "api.load": ("load",),
+    "config.schema": ("read_config",),
+    "core.batch": ("Batch", "Losses"),
+    "core.ids": ("BOS", "EOS", "PAD"),
+    "core.place": ("Place", "Sizes"),
+    "core.state": ("Cache",),
+    "core.tap": ("Tap",),
+    "models.build": ("build",),
+    "models.decoder_only": ("DecoderOnly",),
+    "models.encoder_decoder": ("EncoderDecoder",),
+    "models.encoder_only": ("EncoderOnly",),
+    "runs.model_files": ("load_model", "save"),
+    "spec.registry": ("all_modifications", "import_file", "modification"),
+    "spec.spec": ("Spec",),
+    "training.runner": ("train",),
 }
 _NAME_THERE = {"load_model": "load"}  # where it differs
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -59,7 +73,9 @@ __all__ = [
     "load",
     "load_model",
     "modification",
+    "read_config",
     "save",
+    "train",
 ]
 
 

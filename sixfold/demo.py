@@ -13,16 +13,16 @@ from typing import Annotated, TypeVar
 import typer
 from rich.text import Text
 
-from sixfold.config import read_config
-from sixfold.decoding.picture import picture
+from sixfold.api.load import load
+from sixfold.config.schema import read_config
+from sixfold.decoding.attention_picture import picture
 from sixfold.decoding.translator import Translator
-from sixfold.loading import load
-from sixfold.run import Run
-from sixfold.scoring.errors import without_stress
+from sixfold.runs.run import Run
+from sixfold.scoring.error_rates import without_stress
 from sixfold.scoring.metrics import METRICS
 from sixfold.terminal import console, table
 from sixfold.text.corpus import Reference, references
-from sixfold.training.start import train
+from sixfold.training.runner import train
 
 T = TypeVar("T")
 RECIPE, METRIC = "pronounce", "pronunciation"

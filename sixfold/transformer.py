@@ -18,40 +18,31 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from sixfold.decoding.cache import fold, unfold
-from sixfold.decoding.few import attend_few, few
-from sixfold.dropout import Dropout
-from sixfold.initial import normal, truncated
-from sixfold.training.loss import Scored, chunked_cross_entropy
-
-if TYPE_CHECKING:
-    from sixfold.call import Call
-    from sixfold.spec import Place, Spec
-
+from sixfold.core.attention_kernels import attend, fold, unfold
+from sixfold.core.call import Call
+from sixfold.core.dropout import Dropout
+from sixfold.core.init import normal, truncated
+from sixfold.core.loss import Scored, chunked_cross_entropy
+from sixfold.core.masks import Sight
+from sixfold.core.place import Place, SpecLike
 
 # 1 · Self-attention: every word looks at every word ------------------------------------------------
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor, sight: Sight, bias: Tensor | None = None) -> Tensor:
-    """softmax(Q Kᵀ / √K + bias) V, by PyTorch's fused kernel. → (B, H, L, K)"""
-    if bias is None:
-        kernel = attend_few if few(q) else F.scaled_dot_product_attention
-        return kernel(q, k, v, attn_mask=sight.mask, is_causal=sight.causal)
-    mask = sight.written_out(q)
-    return F.scaled_dot_product_attention(q, k, v, bias if mask is None else bias.masked_fill(~mask, -torch.inf))
 
 
 def attend_explicitly(
     q: Tensor, k: Tensor, v: Tensor, sight: Sight, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The same, step by step, with the weights (B, H, L, M). A query that may see nothing gets zeros."""
+    """softmax(Q Kᵀ / √K + bias) V, and the softmax itself, (B, H, L, M). A query that may see nothing gets zeros.
+
+    `attend` computes the first by a fused kernel, which never holds the weights.
+    """
     scores_BHLM = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
     if bias is not None:
         scores_BHLM = scores_BHLM + bias
@@ -66,40 +57,14 @@ def attend_explicitly(
 
 
 # 2 · Masks: hiding the padding, and the future ------------------------------------------------------
-
-
-def past(length: int, device: torch.device) -> Tensor:
-    """What is left when the future is hidden: query i sees key j when j <= i.
-
-    j → 0 1 2 3
-    i 0 ■ · · ·
-      1 ■ ■ · ·
-      2 ■ ■ ■ ·
-      3 ■ ■ ■ ■      (L, L), True where it may look
-    """
-    return torch.ones(length, length, dtype=torch.bool, device=device).tril()
-
-
-class Sight(NamedTuple):
-    """What queries may see: everything, the past, or where a mask is True. Never mask and causal at once.
-
-    `causal` only where queries and keys are the same tokens: the kernel aligns its mask at the top left.
-    """
-
-    mask: Tensor | None = None  # (B or 1, H or 1, L or 1, M)
-    causal: bool = False
-
-    @classmethod
-    def among(cls, real_BL: Tensor | None, *, causal: bool) -> Sight:
-        """Real tokens may be seen; among themselves, in a causal stack, only the past ones."""
-        if real_BL is None:
-            return cls(causal=causal)
-        mask = real_BL[:, None, None, :]
-        return cls(mask & past(real_BL.shape[1], real_BL.device) if causal else mask)
-
-    def written_out(self, q: Tensor) -> Tensor | None:
-        """The same as a mask."""
-        return past(q.shape[-2], q.device) if self.causal else self.mask
+#
+# A Sight (core/masks.py) says what queries may see: everything, the past, or where a boolean mask is True.
+#
+#     j → 0 1 2 3        a causal mask: query i sees key j when j <= i
+#     i 0 ■ · · ·        a decoder predicts each word from the words before it, at all positions in one pass
+#       1 ■ ■ · ·
+#       2 ■ ■ ■ ·        padding is hidden the same way: a column that nobody sees
+#       3 ■ ■ ■ ■
 
 
 # 3 · Positions: attention alone cannot tell "man eats dinosaur" from "dinosaur eats man" -------------
@@ -112,7 +77,7 @@ class Position(nn.Module):
     need. Each self-attention has one, which rotates, biases, and adds to values.
     """
 
-    def __init__(self, spec: Spec, place: Place):
+    def __init__(self, spec: SpecLike, place: Place):
         super().__init__()
 
     @classmethod
@@ -183,7 +148,7 @@ class Attention(nn.Module):
     map = "softmax"  # what kind of picture its weights are
     position_places = ("rotate", "bias", "values")  # where it lets a position act
 
-    def __init__(self, spec: Spec, place: Place):
+    def __init__(self, spec: SpecLike, place: Place):
         super().__init__()
         sizes = spec.sizes
         inner = sizes.heads * sizes.d_head  # free: need not be D
@@ -204,7 +169,7 @@ class CrossAttention(nn.Module):
 
     map = "softmax"
 
-    def __init__(self, spec: Spec, place: Place):
+    def __init__(self, spec: SpecLike, place: Place):
         super().__init__()
         sizes = spec.sizes
         inner = sizes.heads * sizes.d_head
@@ -227,7 +192,7 @@ class CrossAttention(nn.Module):
 class FeedForward(nn.Module):
     """φ(x W₁ + b₁) W₂ + b₂ at every position alike; φ is relu unless the spec says otherwise."""
 
-    def __init__(self, spec: Spec, place: Place):
+    def __init__(self, spec: SpecLike, place: Place):
         super().__init__()
         self.inner = truncated(nn.Linear(spec.sizes.d_model, spec.sizes.d_ff))
         self.outer = truncated(nn.Linear(spec.sizes.d_ff, spec.sizes.d_model))
@@ -240,7 +205,7 @@ class FeedForward(nn.Module):
 # 6 · What makes depth trainable: residual connections and layer norm ---------------------------------
 
 
-def layer_norm(spec: Spec, place: Place) -> nn.Module:
+def layer_norm(spec: SpecLike, place: Place) -> nn.Module:
     """g ⊙ (x − mean) / √(variance + ε) + b"""
     return nn.LayerNorm(spec.sizes.d_model, eps=1e-6)
 
@@ -248,7 +213,7 @@ def layer_norm(spec: Spec, place: Place) -> nn.Module:
 class PreNorm(nn.Module):
     """x ← x + Drop(Sublayer(Norm(x)))"""
 
-    def __init__(self, spec: Spec, place: Place):
+    def __init__(self, spec: SpecLike, place: Place):
         super().__init__()
         self.norm = spec.norm(spec, place)
         self.dropout = Dropout(spec.sizes.dropout)
@@ -257,7 +222,7 @@ class PreNorm(nn.Module):
         return x + self.dropout(sublayer(self.norm(x), call))
 
 
-def final_norm(spec: Spec, place: Place) -> nn.Module:
+def final_norm(spec: SpecLike, place: Place) -> nn.Module:
     """One more norm after the last layer: the residual stream is never normalised itself."""
     return spec.norm(spec, place)
 
@@ -268,7 +233,7 @@ def final_norm(spec: Spec, place: Place) -> nn.Module:
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward. With a causal place it is the layer of a language model."""
 
-    def __init__(self, spec: Spec, place: Place):
+    def __init__(self, spec: SpecLike, place: Place):
         super().__init__()
         self.attention = spec.attention(spec, place.named("attention"))
         self.around_attention = spec.residual(spec, place.named("attention"))
@@ -283,7 +248,7 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Masked self-attention, cross-attention to the encoder, feed-forward."""
 
-    def __init__(self, spec: Spec, place: Place):
+    def __init__(self, spec: SpecLike, place: Place):
         super().__init__()
         self.attention = spec.attention(spec, place.named("attention"))
         self.around_attention = spec.residual(spec, place.named("attention"))
@@ -301,7 +266,7 @@ class DecoderLayer(nn.Module):
 class Stack(nn.Module):
     """Layer upon layer. → the states before and after each layer, the last one normed; and the call."""
 
-    def __init__(self, spec: Spec, place: Place):
+    def __init__(self, spec: SpecLike, place: Place):
         super().__init__()
         layer = spec.decoder_layer if place.stack == "decoder" else spec.encoder_layer
         self.layers = nn.ModuleList(layer(spec, place.at(i)) for i in range(place.layers))
@@ -319,17 +284,10 @@ def run(layer: Callable[[Tensor, Call], Tensor], x: Tensor, call: Call) -> Tenso
     return checkpoint(layer, x, call, use_reentrant=False) if call.recompute else layer(x, call)
 
 
-class Memory(NamedTuple):
-    """What the encoder leaves for the decoder."""
-
-    states: tuple[Tensor, ...]  # (S, n, D) for each decoder layer; here the same one for all
-    real: Tensor | None  # (S, n): which of it is not padding, None if nothing is
-
-
 class LastState(nn.Module):
     """Every decoder layer reads the encoder's last state. Built with the decoder's place."""
 
-    def __init__(self, spec: Spec, place: Place):
+    def __init__(self, spec: SpecLike, place: Place):
         super().__init__()
         self.layers = place.layers
 
@@ -343,7 +301,7 @@ class LastState(nn.Module):
 class TokenEmbedding(nn.Module):
     """A table E (V, D) of N(0, 1/D). In: √D · E[id], of unit variance. Out: logits x Eᵀ."""
 
-    def __init__(self, spec: Spec, place: Place):
+    def __init__(self, spec: SpecLike, place: Place):
         super().__init__()
         width = spec.sizes.d_model
         self.weight = nn.Parameter(torch.empty(spec.sizes.vocabulary(place.stack), width))
@@ -364,7 +322,7 @@ class Tables(NamedTuple):
     output: nn.Module
 
 
-def shared(spec: Spec) -> Tables:
+def shared(spec: SpecLike) -> Tables:
     """One table for all three roles; with separate vocabularies, the source has its own."""
     table = spec.embedding(spec, spec.place("decoder"))
     source = table if spec.sizes.joint else spec.embedding(spec, spec.place("encoder"))
@@ -374,7 +332,7 @@ def shared(spec: Spec) -> Tables:
 class Input(nn.Module):
     """Drop(√D · E[id] + position): what the first layer reads."""
 
-    def __init__(self, spec: Spec, place: Place):
+    def __init__(self, spec: SpecLike, place: Place):
         super().__init__()
         self.position = spec.position(spec, place)
         self.dropout = Dropout(spec.sizes.dropout)
@@ -387,7 +345,7 @@ class Input(nn.Module):
 class SoftmaxHead(nn.Module):
     """p(word | x) = softmax(x Eᵀ). The two verbs of every head; the table is the model's."""
 
-    def __init__(self, spec: Spec, place: Place):
+    def __init__(self, spec: SpecLike, place: Place):
         super().__init__()
 
     def log_probs(self, x: Tensor, table: TokenEmbedding) -> Tensor:

@@ -1,8 +1,8 @@
 """Run directories to work with: some trained for a second, others never."""
 
-from sixfold import store
-from sixfold.config import read_config
-from sixfold.run import Run
+from sixfold.config.schema import read_config
+from sixfold.runs import model_files as store
+from sixfold.runs.run import Run
 from tests.decoding.test_translator import small_translator
 from tests.decoding.test_writer import small_writer
 

@@ -8,7 +8,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 import sixfold
-from sixfold.registry import all_modifications
+from sixfold.spec.registry import all_modifications
 
 VOCAB = 50
 

@@ -2,10 +2,10 @@
 
 import torch
 
-from sixfold.assemble import assemble
-from sixfold.entry import begin
-from sixfold.models import MODELS
-from sixfold.spec import Place
+from sixfold.core.inputs import begin
+from sixfold.core.place import Place
+from sixfold.models.build import MODELS
+from sixfold.spec.assemble import assemble
 from tests.small import small_sizes
 
 

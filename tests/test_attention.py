@@ -6,9 +6,10 @@ import math
 import pytest
 import torch
 
-from sixfold.decoding.cache import fold, unfold
-from sixfold.entry import begin
-from sixfold.transformer import Sight, attend, attend_explicitly
+from sixfold.core.attention_kernels import attend, fold, unfold
+from sixfold.core.inputs import begin
+from sixfold.core.masks import Sight
+from sixfold.transformer import attend_explicitly
 from tests.small import POSITIONS, assert_close, random_ids, seeded, small_model
 
 B, H, L, K = 2, 2, 4, 3

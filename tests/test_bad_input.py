@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import sixfold
-from sixfold.models import MODELS
-from sixfold.transformer import Memory
+from sixfold.core.memory import Memory
+from sixfold.models.build import MODELS
 
 SIZES = {"d_model": 8, "d_ff": 12, "heads": 2, "encoder_layers": 1, "decoder_layers": 2, "dropout": 0.0}
 IDS = torch.tensor([[3, 4, 5], [6, 7, 0]])

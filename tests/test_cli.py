@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pytest
 
-from sixfold import registry
 from sixfold.cli import main
-from sixfold.config import keys, read_config
+from sixfold.config.schema import keys, read_config
+from sixfold.spec import registry
 
 VERBS = ("list", "count", "train", "info", "plot", "translate", "generate", "score", "verify", "export")
 OWN_PART = """

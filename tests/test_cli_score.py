@@ -10,10 +10,10 @@ import torch
 
 import sixfold as package
 from sixfold import BOS, EOS
-from sixfold.run import Run
+from sixfold.runs.run import Run
 from sixfold.scoring.metrics import METRICS
 from sixfold.training.display import Quiet
-from sixfold.training.start import train
+from sixfold.training.runner import train
 from tests import runs
 from tests.training import tiny
 from tests.training.test_kinds import recipe

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from sixfold import config as configuration
 from sixfold.cli import main
-from sixfold.training import start
-from sixfold.training.start import Outcome
+from sixfold.config import schema as configuration
+from sixfold.training import runner as start
+from sixfold.training.runner import Outcome
 
 TINY = {
     "data.train": "pairs.tsv",

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sixfold import PAD, Batch, Cache, Tap, load_model, save
-from sixfold.transformer import Memory
+from sixfold.core.memory import Memory
 from tests.small import (
     COMBINATIONS,
     MODIFICATIONS,

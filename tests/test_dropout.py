@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sixfold.dropout import Dropout
+from sixfold.core.dropout import Dropout
 
 MANY = 1_000_000
 SHARES = pytest.mark.parametrize("p", [0.1, 0.3, 0.5])

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import sixfold
-from sixfold.transformer import Memory
+from sixfold.core.memory import Memory
 
 BATCH, SOURCE, TARGET = Dim("batch", min=1, max=64), Dim("source", min=1, max=64), Dim("target", min=1, max=64)
 

@@ -5,10 +5,11 @@ import json
 import pytest
 from rich.console import Console
 
-from sixfold import Sizes, build, store
-from sixfold.config import read_config
-from sixfold.info import describe_run, seconds_spent, table_of
-from sixfold.run import Run
+from sixfold import Sizes, build
+from sixfold.api.describe import describe_run, seconds_spent, table_of
+from sixfold.config.schema import read_config
+from sixfold.runs import model_files as store
+from sixfold.runs.run import Run
 
 SETTINGS = {
     "data.train": "corpus/train",

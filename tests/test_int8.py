@@ -9,14 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from sixfold import int8
-from sixfold.config import Decoding
-from sixfold.decoding.beam import Beam
-from sixfold.decoding.fused import FusedStep, make_step
-from sixfold.decoding.greedy import Greedy
+from sixfold.config.schema import Decoding
+from sixfold.decoding.cpu import int8
+from sixfold.decoding.cpu.step import FusedStep, make_step
+from sixfold.decoding.search.beam import Beam
+from sixfold.decoding.search.greedy import Greedy
+from sixfold.decoding.session import Speech, in_8_bits
 from sixfold.decoding.step import ModelStep
-from sixfold.decoding.task import Speech, in_8_bits
-from sixfold.text.tokenizer import Tokenizers, train_tokenizer
+from sixfold.text.tokenizer import Tokenizers
+from sixfold.text.vocabulary import train_tokenizer
 from tests.decoding.test_company import assert_same, found, writers
 from tests.small import moved_model, seeded
 

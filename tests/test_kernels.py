@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from sixfold import kernels, vectors
+from sixfold.decoding.cpu import kernels
+from sixfold.decoding.cpu import llvm as vectors
 from tests.small import seeded
 
 HOMES, SLOTS, HEADS = 5, 7, 2

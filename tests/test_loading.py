@@ -7,9 +7,10 @@ import sys
 import pytest
 
 import sixfold
+from sixfold.decoding.generator import Writer
 from sixfold.decoding.translator import Translator
-from sixfold.decoding.writer import Writer
-from sixfold.text.tokenizer import Tokenizers, train_tokenizer
+from sixfold.text.tokenizer import Tokenizers
+from sixfold.text.vocabulary import train_tokenizer
 from tests import runs
 
 LINES = ["a b c", "", "i h g", "c"]
@@ -38,7 +39,7 @@ def test_one_process_does_not_wait_for_what_many_need(run):
     """Nor for torch's compiler, which brings it along: together they are half of the time until the first line."""
     slow = ("torch._dynamo", "torch.distributed.tensor", "torch.distributed.fsdp")
     code = (
-        "import sys, sixfold, sixfold.training.start\n"
+        "import sys, sixfold, sixfold.training.runner\n"
         f"sixfold.load({str(run)!r}, device='cpu').translate(['a b'], beam_size=2)\n"
         f"print([name for name in {slow!r} if name in sys.modules])"
     )

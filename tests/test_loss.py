@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import sixfold
-from sixfold.training import loss as module
-from sixfold.training.loss import chunked_cross_entropy, chunked_likelihood, chunked_loss, smoothed_loss
+from sixfold.core import loss as module
+from sixfold.core.loss import chunked_cross_entropy, chunked_likelihood, chunked_loss, smoothed_loss
 
 N, D, V = 11, 6, 9
 TARGETS = torch.tensor([3, 0, 8, 1, 0, 0, 5, 5, 2, 7, 0])

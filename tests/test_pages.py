@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from sixfold.pages import pages
+from sixfold.modifications._pages import pages
 
 FOLDER = Path(__file__).parent.parent / "docs" / "modifications"
 

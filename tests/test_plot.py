@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
+from sixfold.api.plot import draw, names, plot, read_curves
 from sixfold.cli import main
-from sixfold.plot import draw, names, plot, read_curves
-from sixfold.run import Run
+from sixfold.runs.run import Run
 
 pytest.importorskip("matplotlib")
 

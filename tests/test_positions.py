@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from sixfold import Cache, Spec
-from sixfold.call import Call
-from sixfold.entry import begin
+from sixfold.core.call import Call
+from sixfold.core.inputs import begin
+from sixfold.core.masks import Sight
+from sixfold.core.place import Place
 from sixfold.modifications.t5_bias import bucket
-from sixfold.spec import Place
-from sixfold.transformer import Sight, Sinusoid
+from sixfold.transformer import Sinusoid
 from tests.small import POSITIONS, RELATIVE, assert_close, random_ids, seeded, small_model, small_sizes
 
 STACK = Place("only", layers=2, causal=False)

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from sixfold import products
-from sixfold.decoding import rows
-from sixfold.decoding.rows import Desk, Sheet, laid_out, map_of
-from sixfold.int8 import Int8Linear
-from sixfold.vectors import ADD, POSITIVE, SET, knows_tiles
+from sixfold.decoding.cpu import gemm as products
+from sixfold.decoding.cpu import layers as rows
+from sixfold.decoding.cpu.int8 import Int8Linear
+from sixfold.decoding.cpu.layers import Desk, Sheet, laid_out, map_of
+from sixfold.decoding.cpu.llvm import ADD, POSITIVE, SET, knows_tiles
 from tests.small import seeded
 
 SIZES = [(1, 1), (3, 65), (4, 64), (7, 130), (64, 63), (130, 1), (256, 200)]

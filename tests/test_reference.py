@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import sixfold
-from sixfold.entry import begin
-from sixfold.transformer import Memory
+from sixfold.core.inputs import begin
+from sixfold.core.memory import Memory
 
 SIZES = sixfold.Sizes(d_model=16, d_ff=24, heads=4, encoder_layers=2, decoder_layers=3, vocab=13, dropout=0.0)
 SOURCE = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 0, 0, 0], [10, 0, 11, 12, 3]])

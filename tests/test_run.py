@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sixfold.config import read_config
-from sixfold.files import sweep
-from sixfold.run import LOCK, Run
-from sixfold.seal import is_intact, quick_hash, sealed
+from sixfold.config.schema import read_config
+from sixfold.disk.atomic import sweep
+from sixfold.disk.hashes import is_intact, quick_hash, sealed
+from sixfold.runs.run import LOCK, Run
 
 
 def contents(run):

@@ -13,10 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import sixfold
-from sixfold import registry, transformer
-from sixfold.models import MODELS
-from sixfold.registry import Chosen, choose, modification
-from sixfold.spec import SLOTS, Spec
+from sixfold import transformer
+from sixfold.models.build import MODELS
+from sixfold.spec import registry
+from sixfold.spec.registry import Chosen, choose, modification
+from sixfold.spec.spec import SLOTS, Spec
 from tests.small import MODIFICATIONS, applies, small_sizes
 
 SIZES = sixfold.Sizes(d_model=8, d_ff=12, heads=2, encoder_layers=2, decoder_layers=2, vocab=11, dropout=0.0)

@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 
 import sixfold
-from sixfold.registry import Chosen
+from sixfold.spec.registry import Chosen
 
 SIZES = sixfold.Sizes(d_model=16, d_ff=20, heads=3, d_head=4, encoder_layers=1, decoder_layers=2, vocab=13)
 SOURCE, TARGET = torch.tensor([[3, 4, 5, 2], [6, 2, 0, 0]]), torch.tensor([[1, 7, 8], [1, 9, 0]])

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from sixfold.checks.study import count_row
 from sixfold.cli import main
-from sixfold.study import BASELINE, ROWS
+from sixfold.narang.counts import count_row
+from sixfold.narang.rows import BASELINE, ROWS
 
 
 def test_there_are_52_rows_of_different_names():
@@ -31,8 +31,8 @@ def test_look_ups_of_the_baseline_by_hand():
 
 
 def test_the_command_gives_the_rows_as_json(monkeypatch, capsys):
-    monkeypatch.setattr("sixfold.study.ROWS", ROWS[:2])
-    monkeypatch.setattr("sixfold.checks.study.ROWS", ROWS[:2])
+    monkeypatch.setattr("sixfold.narang.rows.ROWS", ROWS[:2])
+    monkeypatch.setattr("sixfold.narang.counts.ROWS", ROWS[:2])
     monkeypatch.setattr(sys, "argv", ["sixfold", "count", "--study", "--json"])
     with pytest.raises(SystemExit):
         main()

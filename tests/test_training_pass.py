@@ -21,7 +21,9 @@ def test_dropout_acts_on_the_embeddings_and_on_each_sub_layers_output(monkeypatc
     for name, module in model.named_modules():
         if name.endswith((".attention", ".cross", ".feed_forward")):
             module.register_forward_hook(lambda m, x, y, name=name: outputs.__setitem__(id(y), name))
-    monkeypatch.setattr("sixfold.dropout.Dropout.forward", lambda self, x: seen.append(outputs.get(id(x), "")) or x)
+    monkeypatch.setattr(
+        "sixfold.core.dropout.Dropout.forward", lambda self, x: seen.append(outputs.get(id(x), "")) or x
+    )
     model(batch())
     layers = [
         f"{stack}.layers.{i}.{part}"

@@ -13,12 +13,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from sixfold.bench.decoding_contenders import ALONE, BATCH, Cast, Search, Writer, Written
+from sixfold.bench.options import Tell, Wishes
 from sixfold.bench.race import OURS, Contender, Ratio, race, ratio
 from sixfold.bench.subject import Skipped, Subject, thinned
-from sixfold.bench.wishes import Tell, Wishes
-from sixfold.bench.writers import ALONE, BATCH, Cast, Search, Writer, Written
-from sixfold.decoding.fused import make_step, unknown_part
-from sixfold.int8 import quantised
+from sixfold.decoding.cpu.int8 import quantised
+from sixfold.decoding.cpu.step import make_step, unknown_part
 
 _PILOTS = (8, 64)  # sentences that say how many fit into the time
 _GLANCE = 0.03  # of the time, for each

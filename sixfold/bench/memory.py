@@ -14,7 +14,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ _WORST = 4.0  # how much more twice the length takes, at most
 def passes(directory: str, lengths: Sequence[int], seconds: float, **job: Any) -> Iterator[dict[str, Any]]:
     """For each length its "bytes" and "seconds", or "left_out", why there are none; then no longer one is tried."""
     asked = json.dumps({"directory": directory, "lengths": list(lengths), "seconds": seconds, **job})
-    command = [sys.executable, "-m", "sixfold.bench.memory"]
+    command = [sys.executable, "-m", "sixfold.bench.memory_process"]
     found = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
     lines = [json.loads(line) for line in found.stdout.splitlines()]
     yield from lines
@@ -85,24 +85,3 @@ def measured(act: Callable[[int], Any], lengths: Sequence[int], seconds: float) 
         size = rise(lambda length=length: act(length), before)  # type: ignore[misc]
         last = time.perf_counter() - begin, float(size)
         yield {"length": length, "bytes": size, "seconds": last[0]}
-
-
-def main() -> None:
-    """The process that measures."""
-    job: Mapping[str, Any] = json.load(sys.stdin)
-    import torch
-
-    from sixfold import store
-    from sixfold.bench.length import act
-    from sixfold.registry import import_file
-
-    torch.set_num_threads(job["threads"])
-    for file in job["imports"]:
-        import_file(file)
-    model = store.load(job["directory"])
-    for found in measured(act(model, job["who"], job["way"], max(job["lengths"])), job["lengths"], job["seconds"]):
-        print(json.dumps(found), flush=True)  # noqa: T201  (this is how it answers)
-
-
-if __name__ == "__main__":
-    main()

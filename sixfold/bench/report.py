@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from sixfold.bench import decoding, length, training
+from sixfold.bench import decoding, training
+from sixfold.bench import growth as length
 from sixfold.bench.machine import machine, warning
+from sixfold.bench.options import Tell, Wishes
 from sixfold.bench.subject import Skipped, Subject
-from sixfold.bench.wishes import Tell, Wishes
 
 FORMAT = "sixfold-bench-1"
 Table = tuple[list[str], list[list[str]]]  # heads, rows

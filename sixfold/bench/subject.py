@@ -15,16 +15,18 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from sixfold import store
+from sixfold.api.load import open_run
 from sixfold.bench.race import SEED
-from sixfold.config import Config, Files, Vocabularies, read_config, recipes
-from sixfold.export.agreement import fitting
-from sixfold.loading import open_run
-from sixfold.models import Model, build
-from sixfold.run import Run
-from sixfold.scoring.parts import own_references
+from sixfold.config.schema import Config, Files, Vocabularies, read_config, recipes
+from sixfold.foreign.agreement import fitting
+from sixfold.models.build import build
+from sixfold.models.model import Model
+from sixfold.runs import model_files as store
+from sixfold.runs.run import Run
+from sixfold.scoring.held_out import own_references
 from sixfold.text.corpus import Prepared, data_files, open_prepared, prepare
-from sixfold.text.tokenizer import CONTROLS, Tokenizer, Tokenizers, train_tokenizer
+from sixfold.text.tokenizer import CONTROLS, Tokenizer, Tokenizers
+from sixfold.text.vocabulary import train_tokenizer
 
 _STEPS = 12  # of random text, in training batches
 _LINE = (8, 40)  # words of a random line

@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from sixfold import store
-from sixfold.bench.learners import Learner, Step, ours, peer, tokens
+from sixfold.bench.options import Tell, Wishes
 from sixfold.bench.race import OURS, Contender, Ratio, race, ratio
 from sixfold.bench.subject import Subject
-from sixfold.bench.wishes import Tell, Wishes
-from sixfold.call import PAD
-from sixfold.checks.count import count
-from sixfold.models import Model
+from sixfold.bench.training_contenders import Learner, Step, ours, peer, tokens
+from sixfold.core.ids import PAD
+from sixfold.models.count import count
+from sixfold.models.model import Model
+from sixfold.runs import model_files as store
 from sixfold.text.batches import Batches
 
 PEAK = "matrix product"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from sixfold.config import keys
+from sixfold.config.schema import keys
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -90,7 +90,7 @@ def _parameter(key: str) -> str:
 
 
 def import_parts(files: list[Path] | None) -> None:
-    from sixfold.registry import import_file
+    from sixfold.spec.registry import import_file
 
     for file in files or []:
         import_file(file)

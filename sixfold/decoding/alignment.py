@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sixfold.call import BOS
+from sixfold.core.ids import BOS
+from sixfold.core.tap import Tap
+from sixfold.decoding.records import Alignment
 from sixfold.decoding.step import padded
-from sixfold.decoding.translation import Alignment
-from sixfold.models import Model
-from sixfold.tap import Tap
+from sixfold.models.model import Model
 from sixfold.text.tokenizer import UNK, Tokenizer, Tokenizers
 
 _CROSS = "decoder.*.cross"

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 
-from sixfold.call import PAD
-from sixfold.decoding.cache import Cache, together
-from sixfold.models import Model
-from sixfold.tap import Tap
+from sixfold.core.ids import PAD
+from sixfold.core.state import Cache, together
+from sixfold.core.tap import Tap
+from sixfold.models.model import Model
 from sixfold.transformer import SoftmaxHead
 
 PART = 384  # source tokens that a CPU reads at once

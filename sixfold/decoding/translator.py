@@ -15,18 +15,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from sixfold.call import BOS, EOS
-from sixfold.config import Decoding, change_decoding
+from sixfold.config.schema import Decoding, change_decoding
+from sixfold.core.ids import BOS, EOS
+from sixfold.core.tap import Tap
 from sixfold.decoding.alignment import align, looks, words_in_place_of_unknown
-from sixfold.decoding.search import Hypothesis, Job
-from sixfold.decoding.stream import FIRST, WINDOW, Found, Stream, Tag
-from sixfold.decoding.task import Origin, Speech, check_demands, check_models, check_sizes, outputs
-from sixfold.decoding.translation import Line, Translation, lines_of
-from sixfold.decoding.words import forbidden_words
+from sixfold.decoding.cpu.int8 import fingerprint, same
+from sixfold.decoding.engine import Hypothesis, Job
+from sixfold.decoding.ordered import FIRST, WINDOW, Found, Stream, Tag
+from sixfold.decoding.records import Line, Translation, lines_of
+from sixfold.decoding.rules.forbidden_words import forbidden_words
+from sixfold.decoding.session import Origin, Speech, check_demands, check_models, check_sizes, outputs
 from sixfold.decoding.workers import in_processes
-from sixfold.int8 import fingerprint, same
-from sixfold.models import EncoderDecoder, evaluating
-from sixfold.tap import Tap
+from sixfold.models.encoder_decoder import EncoderDecoder
+from sixfold.models.model import evaluating
 from sixfold.text.tokenizer import UNK, Tokenizers
 
 Lines = Iterable[str | Line | None]

@@ -9,8 +9,8 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 
-from sixfold.registry import modification
-from sixfold.spec import Spec
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Spec
 
 
 @modification("1606.08415", adds=lambda sizes, form="erf": 0)

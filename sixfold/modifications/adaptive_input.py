@@ -9,9 +9,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from sixfold.factors import Factors, vocabularies
-from sixfold.registry import modification
-from sixfold.spec import Place, Sizes, Spec
+from sixfold.core.place import Place, Sizes
+from sixfold.modifications._shared.factorized import Factors, vocabularies
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Spec
 
 
 def edges_of(words: int, cutoffs: tuple[int, ...], sentinels: int = 0) -> list[int]:

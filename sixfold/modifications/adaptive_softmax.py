@@ -9,13 +9,14 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from sixfold.call import PAD
-from sixfold.initial import normal
+from sixfold.core.ids import PAD
+from sixfold.core.init import normal
+from sixfold.core.loss import Scored, chunked_likelihood, chunked_loss
+from sixfold.core.place import Place, Sizes
 from sixfold.modifications.adaptive_input import Clusters, check
 from sixfold.modifications.adaptive_input import added as added_by_clusters
-from sixfold.registry import modification
-from sixfold.spec import Place, Sizes, Spec
-from sixfold.training.loss import Scored, chunked_likelihood, chunked_loss
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Spec
 
 
 def log_softmax(logits: Tensor) -> Tensor:

@@ -7,8 +7,9 @@ from functools import partial
 
 from torch import nn
 
-from sixfold.registry import modification
-from sixfold.spec import Place, Sizes, Spec
+from sixfold.core.place import Place, Sizes
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Spec
 from sixfold.transformer import CrossAttention
 
 

@@ -7,10 +7,11 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from sixfold.convolution import GatedConvolution, check_widths, convolve_each, gated_parameters
-from sixfold.initial import truncated
-from sixfold.registry import modification
-from sixfold.spec import Place, Sizes, Spec
+from sixfold.core.init import truncated
+from sixfold.core.place import Place, Sizes
+from sixfold.modifications._shared.convolution import GatedConvolution, check_widths, convolve_each, gated_parameters
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Spec
 
 
 class DynamicConvolution(GatedConvolution):

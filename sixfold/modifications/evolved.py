@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sixfold.call import Call
-from sixfold.convolution import convolve, lay_out
-from sixfold.initial import truncated
-from sixfold.registry import modification
-from sixfold.spec import Place, Sizes, Spec
+from sixfold.core.call import Call
+from sixfold.core.init import truncated
+from sixfold.core.place import Place, Sizes
+from sixfold.modifications._shared.convolution import convolve, lay_out
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Spec
 
 
 def widened(y: Tensor, width: int) -> Tensor:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from sixfold.factors import check_inner, factor_parameters, factors
-from sixfold.registry import modification
-from sixfold.spec import Sizes, Spec
+from sixfold.core.place import Sizes
+from sixfold.modifications._shared.factorized import check_inner, factor_parameters, factors
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Spec
 
 
 def added(sizes: Sizes, inner: int = 128) -> int:

@@ -11,11 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sixfold.call import Call
-from sixfold.initial import truncated
+from sixfold.core.call import Call
+from sixfold.core.init import truncated
+from sixfold.core.place import Place, Sizes
 from sixfold.modifications.activations import gelu
-from sixfold.registry import modification
-from sixfold.spec import Place, Sizes, Spec
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Spec
 
 
 class Gated(nn.Module):

@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sixfold.call import Call
-from sixfold.registry import modification
-from sixfold.spec import Place, Spec
+from sixfold.core.call import Call
+from sixfold.core.place import Place
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Spec
 from sixfold.transformer import Position
 
 

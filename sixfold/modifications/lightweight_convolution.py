@@ -8,9 +8,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from sixfold.convolution import GatedConvolution, check_widths, convolve, gated_parameters
-from sixfold.registry import modification
-from sixfold.spec import Place, Sizes, Spec
+from sixfold.core.place import Place, Sizes
+from sixfold.modifications._shared.convolution import GatedConvolution, check_widths, convolve, gated_parameters
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Spec
 
 
 class LightweightConvolution(GatedConvolution):

@@ -8,10 +8,11 @@ from functools import partial, reduce
 import torch
 from torch import Tensor, nn
 
-from sixfold.initial import normal
-from sixfold.registry import modification
-from sixfold.spec import Place, Spec
-from sixfold.training.loss import CHUNK, Scored, chunked_likelihood
+from sixfold.core.init import normal
+from sixfold.core.loss import CHUNK, Scored, chunked_likelihood
+from sixfold.core.place import Place
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Spec
 from sixfold.transformer import SoftmaxHead, TokenEmbedding
 
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from sixfold.call import Call
-from sixfold.dropout import Dropout
-from sixfold.registry import modification
-from sixfold.spec import Place, Spec
+from sixfold.core.call import Call
+from sixfold.core.dropout import Dropout
+from sixfold.core.place import Place
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Spec
 
 
 class PostNorm(nn.Module):

@@ -12,10 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sixfold.call import Call
-from sixfold.initial import truncated
-from sixfold.registry import modification
-from sixfold.spec import Group, Place, Sizes, Spec, set_apart
+from sixfold.core.call import Call
+from sixfold.core.init import truncated
+from sixfold.core.place import Place, Sizes
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Group, Spec, set_apart
 from sixfold.transformer import FeedForward
 
 

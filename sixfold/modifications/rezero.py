@@ -7,11 +7,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from sixfold.call import Call
-from sixfold.dropout import Dropout
+from sixfold.core.call import Call
+from sixfold.core.dropout import Dropout
+from sixfold.core.place import Place, Sizes
 from sixfold.modifications.post_norm import no_norm
-from sixfold.registry import modification
-from sixfold.spec import Place, Sizes, Spec
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Spec
 
 
 class ReZero(nn.Module):

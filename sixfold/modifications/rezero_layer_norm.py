@@ -8,11 +8,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from sixfold.call import Call
-from sixfold.dropout import Dropout
+from sixfold.core.call import Call
+from sixfold.core.dropout import Dropout
+from sixfold.core.place import Place
 from sixfold.modifications.rezero import alphas
-from sixfold.registry import modification
-from sixfold.spec import Place, Spec
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Spec
 from sixfold.transformer import layer_norm
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from sixfold.modifications.rezero import alphas, norms
 from sixfold.modifications.rezero_layer_norm import NormedReZero
 from sixfold.modifications.rms_norm import RMSNorm
-from sixfold.registry import modification
-from sixfold.spec import Spec
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Spec
 
 
 @modification("2003.04887", adds=lambda sizes: alphas(sizes) - norms(sizes) * sizes.d_model)

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sixfold.registry import modification
-from sixfold.spec import Place, Sizes, Spec
+from sixfold.core.place import Place, Sizes
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Spec
 
 
 class RMSNorm(nn.Module):

@@ -8,9 +8,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from sixfold.call import Call
-from sixfold.registry import modification
-from sixfold.spec import Place, Spec
+from sixfold.core.call import Call
+from sixfold.core.place import Place
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Spec
 from sixfold.transformer import Position
 
 

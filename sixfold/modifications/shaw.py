@@ -9,9 +9,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from sixfold.call import Call
-from sixfold.registry import modification
-from sixfold.spec import Place, Sizes, Spec
+from sixfold.core.call import Call
+from sixfold.core.place import Place, Sizes
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Spec
 from sixfold.transformer import Position
 
 

@@ -12,11 +12,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sixfold import experts as shared
-from sixfold.call import Call
-from sixfold.experts import Experts, Plan, Router, balance_loss, in_every, keep, tokens_of, with_room
-from sixfold.registry import modification
-from sixfold.spec import Place, Sizes, Spec
+from sixfold.core.call import Call
+from sixfold.core.place import Place, Sizes
+from sixfold.modifications._shared import experts as shared
+from sixfold.modifications._shared.experts import (
+    Experts,
+    Plan,
+    Router,
+    balance_loss,
+    in_every,
+    keep,
+    tokens_of,
+    with_room,
+)
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Spec
 
 
 class Switch(nn.Module):

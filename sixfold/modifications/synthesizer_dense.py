@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from sixfold.registry import modification
-from sixfold.spec import Sizes, Spec
-from sixfold.synthesizer import Dense, SharedDense, Synthesizer, dense_parameters, more_parameters, synthesizing
+from sixfold.core.place import Sizes
+from sixfold.modifications._shared.synthesizer import (
+    Dense,
+    SharedDense,
+    Synthesizer,
+    dense_parameters,
+    more_parameters,
+    synthesizing,
+)
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Spec
 
 
 def added(sizes: Sizes, length: int = 512, study: bool = False) -> int:

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 
-from sixfold.registry import modification
-from sixfold.spec import Sizes, Spec
-from sixfold.synthesizer import Dense, SharedDense, SynthesizerPlus, dense_parameters, more_parameters, synthesizing
+from sixfold.core.place import Sizes
+from sixfold.modifications._shared.synthesizer import (
+    Dense,
+    SharedDense,
+    SynthesizerPlus,
+    dense_parameters,
+    more_parameters,
+    synthesizing,
+)
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Spec
 
 
 def added(sizes: Sizes, length: int = 512, study: bool = False) -> int:

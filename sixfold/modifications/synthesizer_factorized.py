@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 
-from sixfold.registry import modification
-from sixfold.spec import Sizes, Spec
-from sixfold.synthesizer import Factorized, SharedFactorized, Synthesizer, more_parameters, synthesizing
+from sixfold.core.place import Sizes
+from sixfold.modifications._shared.synthesizer import (
+    Factorized,
+    SharedFactorized,
+    Synthesizer,
+    more_parameters,
+    synthesizing,
+)
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Spec
 
 
 def added(sizes: Sizes, length: int = 512, rank: int = 16, study: bool = False) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from sixfold.registry import modification
-from sixfold.spec import Sizes, Spec
-from sixfold.synthesizer import Random, SynthesizerPlus, more_parameters, synthesizing
+from sixfold.core.place import Sizes
+from sixfold.modifications._shared.synthesizer import Random, SynthesizerPlus, more_parameters, synthesizing
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Spec
 
 
 def added(sizes: Sizes, length: int = 512) -> int:

@@ -11,9 +11,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from sixfold.dropout import Dropout
-from sixfold.registry import modification
-from sixfold.spec import Place, Sizes, Spec
+from sixfold.core.dropout import Dropout
+from sixfold.core.place import Place, Sizes
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Spec
 
 
 class Transparent(nn.Module):

@@ -8,13 +8,14 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from sixfold.call import Call
-from sixfold.dropout import Dropout
-from sixfold.halting import Halting, Pondered
-from sixfold.initial import truncated
+from sixfold.core.call import Call
+from sixfold.core.dropout import Dropout
+from sixfold.core.init import truncated
+from sixfold.core.place import Place, Sizes
+from sixfold.modifications._shared.adaptive_computation import Halting, Pondered
 from sixfold.modifications.block_sharing import one_layer
-from sixfold.registry import modification
-from sixfold.spec import Place, Sizes, Spec
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Spec
 from sixfold.transformer import LastState, Sinusoid, run
 
 STUDY_STEPS, AROUND = 24, 2  # the study's steps with a step embedding; those without, before and after them

@@ -13,10 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sixfold.call import Call
-from sixfold.registry import modification
-from sixfold.spec import Group, Part, Place, Sizes, Spec, set_apart
-from sixfold.training.shards import like, whole
+from sixfold.core.call import Call
+from sixfold.core.place import Place, Sizes
+from sixfold.core.sharded_tensors import like, whole
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Group, Part, Spec, set_apart
 from sixfold.transformer import Attention, CrossAttention
 
 

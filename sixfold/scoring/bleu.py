@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from sixfold.scoring.errors import Hypotheses, References, Row, check
+from sixfold.scoring.error_rates import Hypotheses, References, Row, check
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric as SacreMetric

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from sixfold.call import BOS, EOS
+from sixfold.core.ids import BOS, EOS
+from sixfold.core.loss import CHUNK
 from sixfold.decoding.step import padded
-from sixfold.models import Model, evaluating
+from sixfold.models.model import Model, evaluating
 from sixfold.text.tokenizer import UNK, Tokenizers
-from sixfold.training.loss import CHUNK
 
 Pair = tuple[str | None, str]  # source and target; None for a decoder alone
 Ids = Sequence[int]

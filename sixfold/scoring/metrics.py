@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sixfold.scoring.bleu import BLEU, CHRF, TER
-from sixfold.scoring.errors import (
+from sixfold.scoring.error_rates import (
     Hypotheses,
     References,
     Row,

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sixfold.scoring.errors import Hypotheses, References
+from sixfold.scoring.error_rates import Hypotheses, References
 from sixfold.scoring.metrics import METRICS, Metric
 from sixfold.scoring.significance import Comparison, Estimate, compare
 from sixfold.text.sources import read_lines, read_parallel

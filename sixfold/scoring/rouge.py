@@ -26,7 +26,7 @@ from collections.abc import Callable
 from functools import cache
 
 from sixfold import __version__
-from sixfold.scoring.errors import Hypotheses, References, Row, check, common_length, per_cent
+from sixfold.scoring.error_rates import Hypotheses, References, Row, check, common_length, per_cent
 
 Words = list[str]
 

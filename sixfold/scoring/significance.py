@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sixfold.scoring.errors import Hypotheses, References, check
+from sixfold.scoring.error_rates import Hypotheses, References, check
 from sixfold.scoring.metrics import Metric
 
 Array = NDArray[Any]

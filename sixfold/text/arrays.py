@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from sixfold.seal import quick_hash
+from sixfold.disk.hashes import quick_hash
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from sixfold.call import BOS, EOS, PAD
-from sixfold.models import Batch
+from sixfold.core.batch import Batch
+from sixfold.core.ids import BOS, EOS, PAD
 from sixfold.text.arrays import Array, Examples, Ragged
-from sixfold.text.plan import Step, deal, lengths_of, make_tiles, plan_epoch, tiles_per_step
+from sixfold.text.bucketing import Step, deal, lengths_of, make_tiles, plan_epoch, tiles_per_step
 from sixfold.text.tokenizer import CONTROLS, MASK
 
 _CHOSEN, _MASKED, _REPLACED = 0.15, 0.8, 0.1  # of the words; of the chosen words; of these

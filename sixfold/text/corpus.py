@@ -14,9 +14,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sixfold.config import Config, Data
-from sixfold.files import new_directory
-from sixfold.seal import is_intact, quick_hash, sealed
+from sixfold.config.schema import Config, Data
+from sixfold.disk.atomic import new_directory
+from sixfold.disk.hashes import is_intact, quick_hash, sealed
 from sixfold.text.arrays import Examples, open_examples
 from sixfold.text.preparation import PARTS, Pairs, Progress, Texts, is_empty
 from sixfold.text.report import Report

@@ -26,8 +26,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sixfold.files import new_directory
-from sixfold.text.deb import Deb
+from sixfold.disk.atomic import new_directory
+from sixfold.text.debian_package import Deb
 
 LANGUAGES = (
     *("ca", "cs", "da", "de", "dz", "el", "en-gb", "en-us", "es", "et", "eu", "fi", "fr", "gl", "hi", "hu", "id"),

@@ -8,13 +8,14 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sixfold import config as configuration
-from sixfold.call import EOS
-from sixfold.config import Data
+from sixfold.config import schema as configuration
+from sixfold.config.schema import Data
+from sixfold.core.ids import EOS
 from sixfold.text.arrays import Group, Writer, open_examples
 from sixfold.text.report import PartReport, Seen, count_outliers
 from sixfold.text.sources import Pair, Part, Source, Stretch, pair_sources, text_sources
-from sixfold.text.tokenizer import Tokenizer, Tokenizers, train_tokenizer
+from sixfold.text.tokenizer import Tokenizer, Tokenizers
+from sixfold.text.vocabulary import train_tokenizer
 
 PARTS: tuple[Part, ...] = ("train", "valid", "test")
 _CHUNK = 4096  # lines that are tokenised at once

@@ -17,7 +17,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from sixfold.config import EMBEDDED, Data, Files
+from sixfold.config.schema import EMBEDDED, Data, Files
 
 Part = Literal["train", "valid", "test"]
 Pair = tuple[str, str]  # source and target

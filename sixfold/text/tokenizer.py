@@ -30,8 +30,8 @@ from typing import Any, NamedTuple
 import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers
 
-from sixfold.call import BOS, EOS, PAD
-from sixfold.files import Aside
+from sixfold.core.ids import BOS, EOS, PAD
+from sixfold.disk.atomic import Aside
 
 UNK, MASK = 3, 4
 KINDS = ("bpe", "unigram", "characters", "bytes", "words", "symbols")
@@ -230,15 +230,6 @@ class Tokenizers(NamedTuple):
 
 
 _JOINT, _SEPARATE = "tokenizer.json", ("source.tokenizer.json", "target.tokenizer.json")
-
-
-def train_tokenizer(kind: str, texts: Iterable[str], size: int | None = None) -> Tokenizer:
-    """A tokenizer for texts like these, with at most `size` ids; see `sixfold.text.vocabulary`."""
-    from sixfold.text.vocabulary import find_vocabulary
-
-    if kind not in KINDS:
-        raise ValueError(f"there is no tokenizer {kind!r}; there are {', '.join(KINDS)}")
-    return Tokenizer(kind, find_vocabulary(kind, (checked(text) for text in texts), size))
 
 
 def checked(text: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 import tokenizers
 from tokenizers import models, trainers
 
-from sixfold.text.tokenizer import BYTES, CONTROLS, Vocabulary, splitter
+from sixfold.text.tokenizer import BYTES, CONTROLS, KINDS, Tokenizer, Vocabulary, checked, splitter
 from sixfold.text.unigram import train_unigram
 
 USUAL_SIZE = 8000
@@ -21,6 +21,13 @@ _LEAST_BYTES = len(CONTROLS) + len(BYTES)
 _MOST_TEXTS, _MOST_CHARACTERS = 1_000_000, 50_000_000
 _MANY_CHARACTERS = 5000  # where a text has so many different ones, those seen once are not worth an id
 _GOLDEN, _WHOLE = 0x9E3779B97F4A7C15, 1 << 64  # the golden ratio as a share of the whole
+
+
+def train_tokenizer(kind: str, texts: Iterable[str], size: int | None = None) -> Tokenizer:
+    """A tokenizer for texts like these, with at most `size` ids."""
+    if kind not in KINDS:
+        raise ValueError(f"there is no tokenizer {kind!r}; there are {', '.join(KINDS)}")
+    return Tokenizer(kind, find_vocabulary(kind, (checked(text) for text in texts), size))
 
 
 def find_vocabulary(kind: str, texts: Iterable[str], size: int | None) -> Vocabulary:

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from sixfold.config import Training
-from sixfold.run import Run
+from sixfold.config.schema import Training
+from sixfold.core.sharded_tensors import like, whole_tensors
+from sixfold.runs.run import Run
 from sixfold.training import checkpoint
 from sixfold.training.checkpoint import Checkpoint, DamagedError
 from sixfold.training.processes import Processes
-from sixfold.training.shards import like, whole_tensors
 
 _GROUP, _UPDATES = "average", "/updates"  # no weight has a name with a slash
 

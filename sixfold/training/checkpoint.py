@@ -25,8 +25,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from sixfold.files import new_directory, remove_directory, save_tensors
-from sixfold.seal import file_hash, is_intact, sealed
+from sixfold.core.sharded_tensors import cut, is_cut, like
+from sixfold.disk.atomic import new_directory, remove_directory, save_tensors
+from sixfold.disk.hashes import file_hash, is_intact, sealed
 from sixfold.training import shards
 from sixfold.training.processes import Processes, share
 
@@ -55,7 +56,7 @@ class Checkpoint:
 
         found, file, folder = {}, self.path / f"{name}.safetensors", self.path / name
         if file.name in self.state["files"]:
-            found = {key: shards.cut(t, pattern(key)) for key, t in safetensors.torch.load_file(file).items()}
+            found = {key: cut(t, pattern(key)) for key, t in safetensors.torch.load_file(file).items()}
         return {**found, **shards.read(folder, pattern)} if folder.exists() else found
 
     @property
@@ -74,7 +75,7 @@ def write(
     with new_directory(place) if processes.first else nullcontext(place) as own:
         aside = own.with_name(processes.agree(own.name))
         for name, group in tensors.items():
-            parts = {key: tensor for key, tensor in group.items() if shards.is_cut(tensor)}
+            parts = {key: tensor for key, tensor in group.items() if is_cut(tensor)}
             rest = {key: t.detach().cpu().contiguous() for key, t in group.items() if key not in parts}
             if parts:
                 shards.write(aside / name, parts)
@@ -202,4 +203,4 @@ def load_weights(model: nn.Module, tensors: Tensors) -> None:
     """Copy weights into a model, in place: whoever holds its parameters still does."""
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
-            tensor.copy_(shards.like(tensor, tensors[name]))
+            tensor.copy_(like(tensor, tensors[name]))

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from sixfold.config import Training
-from sixfold.models import Model
-from sixfold.spec import Group
-from sixfold.training.shards import is_cut
+from sixfold.config.schema import Training
+from sixfold.core.sharded_tensors import is_cut
+from sixfold.models.model import Model
+from sixfold.spec.spec import Group
 
 Groups = list[dict[str, Any]]  # what torch.optim calls param_groups
 

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
-from sixfold.models import Losses, Model
-from sixfold.training.device import choose_device
+from sixfold.core.batch import Losses
+from sixfold.core.device import choose_device
+from sixfold.models.model import Model
 
 T = TypeVar("T")
 _PATIENCE = datetime.timedelta(hours=12)  # one process may prepare a large corpus while the others wait

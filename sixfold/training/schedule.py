@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from sixfold.config import Training
+from sixfold.config.schema import Training
 
 _DECAY = 0.2  # share of the steps in which a stable rate comes down
 

@@ -8,12 +8,14 @@ from typing import Any
 
 import torch
 
-from sixfold.config import Config
-from sixfold.decoding.task import Stopped
-from sixfold.decoding.translation import Line
+from sixfold.config.schema import Config
+from sixfold.decoding.generator import Writer, Writing
+from sixfold.decoding.records import Line
+from sixfold.decoding.session import Stopped
 from sixfold.decoding.translator import Translating, Translator, Wishes
-from sixfold.decoding.writer import Writer, Writing
-from sixfold.models import DecoderOnly, EncoderDecoder, Model
+from sixfold.models.decoder_only import DecoderOnly
+from sixfold.models.encoder_decoder import EncoderDecoder
+from sixfold.models.model import Model
 from sixfold.scoring.metrics import METRICS
 from sixfold.text.batches import in_order
 from sixfold.text.corpus import Prepared

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from sixfold.training.records import strict
+from sixfold.training.log import strict
 from sixfold.verify.subject import Excused, Subject
 
 PASS, FAIL, EXCUSED = "pass", "fail", "does not apply"

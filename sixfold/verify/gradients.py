@@ -17,21 +17,21 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sixfold import store
-from sixfold.call import PAD
-from sixfold.config import Config
-from sixfold.files import save_tensors
-from sixfold.models import Batch, Losses
-from sixfold.registry import import_file
-from sixfold.run import Run
+from sixfold.config.schema import Config
+from sixfold.core.batch import Batch, Losses
+from sixfold.core.ids import PAD
+from sixfold.core.sharded_tensors import whole
+from sixfold.disk.atomic import save_tensors
+from sixfold.runs import model_files as store
+from sixfold.runs.run import Run
+from sixfold.spec.registry import import_file
 from sixfold.text.arrays import Examples, Group, Ragged
 from sixfold.text.corpus import Prepared, open_prepared
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.training import checkpoint
 from sixfold.training.display import Quiet
-from sixfold.training.loop import Trainer
 from sixfold.training.processes import Processes, together
-from sixfold.training.shards import whole
+from sixfold.training.trainer import Trainer
 
 PIECES = 4
 LOSS = "the loss"  # beside the gradients, under a name that no parameter has

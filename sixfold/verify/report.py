@@ -7,8 +7,12 @@ import tempfile
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
-from sixfold.registry import import_file
-from sixfold.verify import computed, exported, scored, stored, trained
+from sixfold.spec.registry import import_file
+from sixfold.verify import decoding as computed
+from sixfold.verify import export as exported
+from sixfold.verify import files as stored
+from sixfold.verify import scores as scored
+from sixfold.verify import training as trained
 from sixfold.verify.equality import Equality, Finding
 from sixfold.verify.subject import Subject
 

@@ -10,16 +10,16 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from sixfold import store
-from sixfold.config import Config, read_config
-from sixfold.info import who_writes
-from sixfold.models import Model
-from sixfold.run import Run
+from sixfold.api.describe import who_writes
+from sixfold.config.schema import Config, read_config
+from sixfold.core.device import choose_device
+from sixfold.models.model import Model
+from sixfold.runs import model_files as store
+from sixfold.runs.run import Run
 from sixfold.text.corpus import Prepared, open_prepared, references
 from sixfold.text.sources import Part, text_sources
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.training import checkpoint
-from sixfold.training.device import choose_device
 
 _LARGE = 20_000_000  # parameters from which on fewer and shorter samples must do, so that it stays a matter of minutes
 _POOL = 2000  # texts of which the samples are drawn

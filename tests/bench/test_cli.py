@@ -75,7 +75,7 @@ def test_figures_are_shown_even_if_they_cannot_be_written(sixfold, tmp_path, mon
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("sixfold.cli.benching.write_text", full)
+    monkeypatch.setattr("sixfold.cli.bench.write_text", full)
     code, out, err = sixfold(
         "bench", "transformer-base", *SETTINGS, *QUICK, "--only", "training", "--json", tmp_path / "x.json"
     )

@@ -3,14 +3,16 @@
 import pytest
 import torch
 
-from sixfold.bench import decoding, peers, writers
+from sixfold.bench import decoding
+from sixfold.bench import decoding_contenders as writers
+from sixfold.bench import peer_models as peers
 from sixfold.bench.decoding import measure, notes, tables
+from sixfold.bench.decoding_contenders import ALONE, BATCH, Cast, Search
+from sixfold.bench.options import Wishes
 from sixfold.bench.subject import opened, thinned
-from sixfold.bench.wishes import Wishes
-from sixfold.bench.writers import ALONE, BATCH, Cast, Search
-from sixfold.call import EOS
-from sixfold.config import Decoding
-from sixfold.decoding.task import NEVER
+from sixfold.config.schema import Decoding
+from sixfold.core.ids import EOS
+from sixfold.decoding.session import NEVER
 from sixfold.decoding.translator import Translator
 from tests.bench.subjects import recipe
 from tests.runs import translating

@@ -5,9 +5,10 @@ import sys
 
 import pytest
 
-from sixfold.bench import length, memory
-from sixfold.bench.length import exponent, measure, notes, tables
-from sixfold.bench.wishes import Wishes
+from sixfold.bench import growth as length
+from sixfold.bench import memory
+from sixfold.bench.growth import exponent, measure, notes, tables
+from sixfold.bench.options import Wishes
 from tests.bench.subjects import recipe
 
 

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from sixfold import PAD, Batch
-from sixfold.bench import peers
-from sixfold.bench.learners import ours, peer, tokens
+from sixfold.bench import peer_models as peers
+from sixfold.bench.options import Wishes
 from sixfold.bench.race import OURS, Ratio
 from sixfold.bench.training import PEAK, first_steps, flops, measure, notes, product, share, tables
-from sixfold.bench.wishes import Wishes
-from sixfold.store import skeleton
+from sixfold.bench.training_contenders import ours, peer, tokens
+from sixfold.runs.model_files import skeleton
 from tests.bench.subjects import recipe
 from tests.small import seeded
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from sixfold.call import PAD
-from sixfold.decoding.search import Job, search
+from sixfold.core.ids import PAD
+from sixfold.decoding.engine import Job, search
 from sixfold.decoding.step import Step, padded
 
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from sixfold import BOS, EOS
-from sixfold.decoding.beam import Beam
-from sixfold.decoding.greedy import Greedy
-from sixfold.decoding.length import Length
-from sixfold.decoding.search import Impossible, Job, Words
+from sixfold.decoding.engine import Impossible, Job, Words
+from sixfold.decoding.search.beam import Beam
+from sixfold.decoding.search.greedy import Greedy
+from sixfold.decoding.search.length_penalty import Length
 from tests.decoding.chains import Chain, find
 
 A, B, C = 3, 4, 5

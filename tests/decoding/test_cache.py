@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sixfold import BOS, EOS, Cache
-from sixfold.decoding.room import SPARE
+from sixfold.core.growing_tensor import SPARE
 from sixfold.decoding.step import padded
 from tests.small import assert_close, moved_model, random_ids, seeded
 

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from sixfold import BOS, EOS
-from sixfold.decoding.beam import Beam
-from sixfold.decoding.fused import FusedStep, make_step
-from sixfold.decoding.greedy import Greedy
-from sixfold.decoding.length import Length
-from sixfold.decoding.sample import Sample
-from sixfold.decoding.search import Job, Running, _Waiting, search
-from sixfold.decoding.shelf import Shelf
+from sixfold.decoding.cpu.kv_store import Shelf
+from sixfold.decoding.cpu.step import FusedStep, make_step
+from sixfold.decoding.engine import Job, Running, _Waiting, search
+from sixfold.decoding.search.beam import Beam
+from sixfold.decoding.search.greedy import Greedy
+from sixfold.decoding.search.length_penalty import Length
+from sixfold.decoding.search.sample import Sample
 from sixfold.decoding.step import ModelStep, Step
 from tests.decoding.chains import Anew
 from tests.small import MODIFICATIONS, POSITIONS, applies, moved_model, seeded

@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from sixfold import BOS, EOS
-from sixfold.decoding import fused
-from sixfold.decoding.beam import Beam
-from sixfold.decoding.fused import FusedStep, make_step, unknown_part
-from sixfold.decoding.greedy import Greedy
-from sixfold.decoding.search import Job, search
+from sixfold.decoding.cpu import step as fused
+from sixfold.decoding.cpu.int8 import quantised
+from sixfold.decoding.cpu.step import FusedStep, make_step, unknown_part
+from sixfold.decoding.engine import Job, search
+from sixfold.decoding.search.beam import Beam
+from sixfold.decoding.search.greedy import Greedy
 from sixfold.decoding.step import ModelStep, padded
-from sixfold.int8 import quantised
 from tests.decoding.test_company import METHODS, WISHES, assert_same, found
 from tests.small import applies, moved_model, small_model
 

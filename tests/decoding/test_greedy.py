@@ -5,9 +5,9 @@ import math
 import pytest
 
 from sixfold import BOS, PAD
-from sixfold.decoding.greedy import Greedy
-from sixfold.decoding.length import Length
-from sixfold.decoding.search import Job
+from sixfold.decoding.engine import Job
+from sixfold.decoding.search.greedy import Greedy
+from sixfold.decoding.search.length_penalty import Length
 from tests.decoding.chains import Chain, find
 
 A, B, C = 3, 4, 5

@@ -4,7 +4,7 @@ import pytest
 import torch
 from rich.cells import cell_len
 
-from sixfold.decoding.picture import picture, readable, shade
+from sixfold.decoding.attention_picture import picture, readable, shade
 
 WEIGHTS = torch.tensor([[1.0, 0.0, 0.0], [0.25, 0.5, 0.25], [0.0, 0.1, 0.9]])
 

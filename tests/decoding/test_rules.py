@@ -9,21 +9,21 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from sixfold.call import BOS, EOS, PAD
-from sixfold.config import Decoding
-from sixfold.decoding.beam import Beam
-from sixfold.decoding.greedy import Greedy
-from sixfold.decoding.rules import (
+from sixfold.config.schema import Decoding
+from sixfold.core.ids import BOS, EOS, PAD
+from sixfold.decoding.engine import Impossible, Job
+from sixfold.decoding.rules.make import make_rules
+from sixfold.decoding.rules.rule import (
     CoveragePenalty,
     ForcedPrefix,
     MinimumLength,
     NoRepeatedNgram,
     RepetitionPenalty,
     Rule,
-    make_rules,
 )
-from sixfold.decoding.sample import Sample
-from sixfold.decoding.search import Impossible, Job
+from sixfold.decoding.search.beam import Beam
+from sixfold.decoding.search.greedy import Greedy
+from sixfold.decoding.search.sample import Sample
 from sixfold.text.tokenizer import MASK, UNK
 from tests.decoding.chains import Chain, find
 from tests.decoding.writing import KINDS, favouring, occurs, tokenizer, write

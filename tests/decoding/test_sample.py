@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 import torch
 
-from sixfold.decoding.sample import Sample
-from sixfold.decoding.search import Job
+from sixfold.decoding.engine import Job
+from sixfold.decoding.search.sample import Sample
 from tests.decoding.chains import Chain, find
 
 A, B, C = 3, 4, 5

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from sixfold.decoding import shelf as shelves
-from sixfold.decoding.shelf import Attic, Shelf, make_room
+from sixfold.decoding.cpu import kv_store as shelves
+from sixfold.decoding.cpu.kv_store import Attic, Shelf, make_room
 
 
 def shelf(*lengths, heads=(1, 1)):

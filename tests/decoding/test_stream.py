@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from sixfold.decoding.search import Hypothesis, Job
-from sixfold.decoding.stream import Stream, Tag
-from sixfold.decoding.translation import Translation
+from sixfold.decoding.engine import Hypothesis, Job
+from sixfold.decoding.ordered import Stream, Tag
+from sixfold.decoding.records import Translation
 
 
 class Echo:

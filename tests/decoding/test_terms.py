@@ -5,11 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sixfold.call import BOS, EOS, PAD
-from sixfold.decoding.beam import Beam
-from sixfold.decoding.search import Job
-from sixfold.decoding.terms import MustOccur
-from sixfold.decoding.words import ForbiddenWords
+from sixfold.core.ids import BOS, EOS, PAD
+from sixfold.decoding.engine import Job
+from sixfold.decoding.rules.forbidden_words import ForbiddenWords
+from sixfold.decoding.rules.required_terms import MustOccur
+from sixfold.decoding.search.beam import Beam
 from sixfold.text.tokenizer import MASK, UNK
 from tests.decoding.chains import Places, find
 from tests.decoding.writing import KINDS, favouring, occurs, tokenizer, write

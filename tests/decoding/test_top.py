@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from sixfold.decoding.top import top
-from sixfold.kernels import _STRETCH as STRETCH
+from sixfold.decoding.cpu.kernels import _STRETCH as STRETCH
+from sixfold.decoding.search.topk import top
 
 
 @pytest.mark.parametrize("words", [1, 7, 1024, 1025, 8000])

@@ -7,18 +7,19 @@ import pytest
 import torch
 
 from sixfold import BOS, EOS, PAD, Tap
-from sixfold.config import Decoding
-from sixfold.decoding import task
-from sixfold.decoding.fused import make_step
-from sixfold.decoding.greedy import Greedy
-from sixfold.decoding.length import Length
-from sixfold.decoding.rules import Rule
-from sixfold.decoding.search import Job, search
-from sixfold.decoding.task import Stopped
-from sixfold.decoding.translation import Line, Translation, from_json, to_json
+from sixfold.config.schema import Decoding
+from sixfold.decoding import session as task
+from sixfold.decoding.cpu.step import make_step
+from sixfold.decoding.engine import Job, search
+from sixfold.decoding.records import Line, Translation, from_json, to_json
+from sixfold.decoding.rules.rule import Rule
+from sixfold.decoding.search.greedy import Greedy
+from sixfold.decoding.search.length_penalty import Length
+from sixfold.decoding.session import Stopped
 from sixfold.decoding.translator import Translating, Translator, Wishes
-from sixfold.models import evaluating
-from sixfold.text.tokenizer import MASK, UNK, Tokenizers, train_tokenizer
+from sixfold.models.model import evaluating
+from sixfold.text.tokenizer import MASK, UNK, Tokenizers
+from sixfold.text.vocabulary import train_tokenizer
 from tests.small import MODIFICATIONS, applies, assert_close, moved_model, seeded
 
 LETTERS = train_tokenizer("symbols", ["a b c d e f g h i"], None)

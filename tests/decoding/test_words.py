@@ -8,10 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sixfold.call import EOS
-from sixfold.decoding.phrases import Phrases, Walk, is_letter
-from sixfold.decoding.words import FAR, ForbiddenWords
-from sixfold.text.tokenizer import CONTROLS, train_tokenizer
+from sixfold.core.ids import EOS
+from sixfold.decoding.rules.forbidden_words import FAR, ForbiddenWords
+from sixfold.decoding.rules.phrase_automaton import Phrases, Walk, is_letter
+from sixfold.text.tokenizer import CONTROLS
+from sixfold.text.vocabulary import train_tokenizer
 from tests.decoding.writing import KINDS, favouring, occurs, tokenizer, write
 
 

@@ -8,8 +8,9 @@ from typing import ClassVar
 import pytest
 
 import sixfold
+from sixfold.api import worker
 from sixfold.decoding import workers
-from sixfold.decoding.search import Job
+from sixfold.decoding.engine import Job
 from tests import runs
 
 LINES = ["a b c", "", "i h", "c", "d e", "f", "g h i a b", "a", "b"]
@@ -37,7 +38,7 @@ class Here(workers._Worker):
 
     def _serve(self, asked, say):
         with os.fdopen(asked, "rb") as questions, os.fdopen(say, "w") as answers:
-            workers.serve(questions, answers)
+            worker.serve(questions, answers)
 
     def give(self, jobs):
         self.mine.append(len(jobs))

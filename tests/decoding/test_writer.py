@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from sixfold import BOS, EOS
-from sixfold.config import Decoding
-from sixfold.decoding.translation import Line
-from sixfold.decoding.writer import Writer, Writing
-from sixfold.text.tokenizer import Tokenizers, train_tokenizer
+from sixfold.config.schema import Decoding
+from sixfold.decoding.generator import Writer, Writing
+from sixfold.decoding.records import Line
+from sixfold.text.tokenizer import Tokenizers
+from sixfold.text.vocabulary import train_tokenizer
 from tests.small import moved_model, seeded
 
 TEXT = ["the cat sat on the mat\n", "how now, brown cow\n"] * 5

@@ -5,8 +5,9 @@ from functools import cache
 
 import torch
 
-from sixfold.call import BOS, EOS, PAD
-from sixfold.text.tokenizer import MASK, UNK, train_tokenizer
+from sixfold.core.ids import BOS, EOS, PAD
+from sixfold.text.tokenizer import MASK, UNK
+from sixfold.text.vocabulary import train_tokenizer
 
 TEXTS = [
     "the cat sat on the mat",

@@ -2,11 +2,12 @@
 
 import torch
 
-from sixfold import store
-from sixfold.config import read_config
-from sixfold.loading import Opened
-from sixfold.run import Run
-from sixfold.text.tokenizer import Tokenizers, train_tokenizer
+from sixfold.api.load import Opened
+from sixfold.config.schema import read_config
+from sixfold.runs import model_files as store
+from sixfold.runs.run import Run
+from sixfold.text.tokenizer import Tokenizers
+from sixfold.text.vocabulary import train_tokenizer
 from tests.small import moved_model, seeded
 
 SYMBOLS = train_tokenizer("symbols", ["a b c d e f g h i j k l m n o p"], None)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import sixfold as package
-from sixfold.export import export
+from sixfold.foreign.export import export
 from sixfold.text.tokenizer import UNK
 from tests import runs
 from tests.decoding.test_writer import WORDS

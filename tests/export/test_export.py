@@ -9,13 +9,15 @@ import tokenizers
 import torch
 
 from sixfold import BOS, EOS
-from sixfold.config import Decoding
-from sixfold.decoding.translation import Translation
+from sixfold.config.schema import Decoding
+from sixfold.decoding.records import Translation
 from sixfold.decoding.translator import Translator
-from sixfold.export import Exported, export, refusal, to_safetensors, writing
-from sixfold.export.agreement import Agreement, _gap, compare, sample
-from sixfold.files import ASIDE, new_directory, save_tensors
-from sixfold.run import Run
+from sixfold.disk.atomic import ASIDE, new_directory, save_tensors
+from sixfold.foreign import directory as writing
+from sixfold.foreign import safetensors as to_safetensors
+from sixfold.foreign.agreement import Agreement, _gap, compare, sample
+from sixfold.foreign.export import Exported, export, refusal
+from sixfold.runs.run import Run
 from sixfold.scoring.likelihood import token_log_probs
 from tests.export.small_runs import TEXTS, directory, opened, saved
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import sixfold
-from sixfold import modification, registry
-from sixfold.export.expressible import Inexpressible, recognise
+from sixfold import modification
+from sixfold.foreign.recognise import Inexpressible, recognise
+from sixfold.spec import registry
 from tests.small import MODIFICATIONS, applies, small_model
 
 EXPRESSED = {

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from sixfold.export import to_ctranslate2
-from sixfold.export.agreement import compare, never
-from sixfold.export.to_ctranslate2 import ROWS, Reading, limits, options, specification, write
+from sixfold.foreign import ctranslate2 as to_ctranslate2
+from sixfold.foreign.agreement import compare, never
+from sixfold.foreign.ctranslate2 import ROWS, Reading, limits, options, specification, write
 from sixfold.scoring.likelihood import token_log_probs
 from tests.export.small_runs import CHARACTERS, SYMBOLS, TEXTS, opened
 from tests.small import refusal, seeded

@@ -7,9 +7,9 @@ import torch
 
 from sixfold import BOS
 from sixfold.decoding.step import padded
-from sixfold.export import to_torch
-from sixfold.export.agreement import compare, never
-from sixfold.export.steps import Beginning, Layout, Step, encode, read
+from sixfold.foreign import torch_program as to_torch
+from sixfold.foreign.agreement import compare, never
+from sixfold.foreign.plain_cache import Beginning, Layout, Step, encode, read
 from tests.export.small_runs import TEXTS, opened
 from tests.small import MODIFICATIONS, applies, assert_close, moved_model, pad, random_ids, random_rows, seeded
 

@@ -80,7 +80,7 @@ def test_factors_must_fit_the_cutoffs():
 
 def test_at_the_studys_size_the_table_has_its_parameters():
     """1,920,000 + 6000·256 + 256·768 + 23,628·64 + 64·768"""
-    from sixfold.study import BASELINE
+    from sixfold.narang.rows import BASELINE
 
     model = sixfold.build(BASELINE, ["adaptive_input"], device="meta")
     assert sum(p.numel() for p in model.tables.parameters()) == 5_213_952

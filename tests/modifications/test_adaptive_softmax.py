@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 
 import sixfold
-from sixfold.study import BASELINE
-from sixfold.training import loss as module
+from sixfold.core import loss as module
+from sixfold.narang.rows import BASELINE
 from tests.small import assert_close, random_ids, seeded, small_model, small_sizes
 
 HERE = "adaptive_softmax:cutoffs=5/20,factors=1/2/4"

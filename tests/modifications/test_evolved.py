@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import sixfold
+from sixfold.core.place import Place
 from sixfold.modifications.evolved import (
     Convolution,
     DecoderBranches,
@@ -12,7 +13,7 @@ from sixfold.modifications.evolved import (
     EncoderBranches,
     SeparableConvolution,
 )
-from sixfold.spec import Place, Spec
+from sixfold.spec.spec import Spec
 from sixfold.transformer import Attention
 from tests.small import assert_close, random_ids, seeded, small_model, small_sizes
 from tests.stage import call_for, padded_call

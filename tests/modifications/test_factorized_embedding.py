@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import sixfold
-from sixfold.factors import Factors
+from sixfold.modifications._shared.factorized import Factors
 from sixfold.transformer import TokenEmbedding
 from tests.small import assert_close, random_ids, seeded, small_model, small_sizes
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from sixfold.models import EncoderDecoder
+from sixfold.models.encoder_decoder import EncoderDecoder
 from sixfold.modifications.fixup import FixupEnd, FixupResidual, fixup
-from sixfold.spec import Spec
+from sixfold.spec.spec import Spec
 from tests.small import assert_close, random_ids, seeded, small_model, small_sizes
 
 

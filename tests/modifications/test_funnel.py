@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sixfold import Tap
-from sixfold.entry import begin
+from sixfold.core.inputs import begin
 from sixfold.modifications.funnel import mean_of_neighbours, shortened
 from tests.small import assert_close, pad, random_ids, random_rows, seeded, small_model
 

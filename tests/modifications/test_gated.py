@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import sixfold
-from sixfold.study import BASELINE
+from sixfold.narang.rows import BASELINE
 from tests.small import assert_close, seeded, small_model
 
 PLAIN = {"glu": "sigmoid", "geglu": "gelu", "geglu:form=tanh": "gelu:form=tanh", "reglu": None, "swiglu": "swish"}

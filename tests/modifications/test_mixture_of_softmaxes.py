@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import sixfold
-from sixfold.training.loss import CHUNK
+from sixfold.core.loss import CHUNK
 from tests.small import assert_close, random_ids, seeded, small_model, small_sizes
 from tests.test_loss import Largest
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from sixfold.core.place import Place
 from sixfold.modifications.rms_norm import RMSNorm
-from sixfold.spec import Place, Spec
+from sixfold.spec.spec import Spec
 from tests.small import assert_close, seeded, small_model, small_sizes
 
 

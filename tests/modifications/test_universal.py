@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from sixfold import Batch, Tap
-from sixfold.entry import begin
-from sixfold.halting import EPSILON, Halting, Pondered
+from sixfold.core.inputs import begin
+from sixfold.modifications._shared.adaptive_computation import EPSILON, Halting, Pondered
 from tests.small import assert_close, pad, random_ids, random_rows, seeded, small_model
 
 

@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from sixfold.scoring.errors import (
+from sixfold.scoring.error_rates import (
     edit_distance,
     exact_match,
     pronunciation,

@@ -8,7 +8,8 @@ import torch
 import sixfold
 from sixfold.scoring import likelihood as module
 from sixfold.scoring.likelihood import Likelihood, likelihood, perplexity, token_log_probs
-from sixfold.text.tokenizer import UNK, Tokenizers, train_tokenizer
+from sixfold.text.tokenizer import UNK, Tokenizers
+from sixfold.text.vocabulary import train_tokenizer
 from tests.small import moved_model, pad
 
 BYTES = train_tokenizer("bytes", [])

@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from sixfold.scoring.errors import common_length
+from sixfold.scoring.error_rates import common_length
 from sixfold.scoring.metrics import METRICS
 from sixfold.scoring.rouge import words
 

@@ -6,7 +6,7 @@ import gzip
 from pathlib import Path
 from typing import Any
 
-from sixfold.config import Config, Data, Model
+from sixfold.config.schema import Config, Data, Model
 
 
 def write(path: Path, text: str | bytes) -> str:

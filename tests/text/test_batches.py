@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from sixfold.call import BOS, EOS, PAD
-from sixfold.models import Batch
+from sixfold.core.batch import Batch
+from sixfold.core.ids import BOS, EOS, PAD
 from sixfold.text.arrays import Array, Examples, Group, Ragged, ragged_from
 from sixfold.text.batches import Batches, in_order
-from sixfold.text.plan import Lengths, deal, make_tiles, plan_epoch
+from sixfold.text.bucketing import Lengths, deal, make_tiles, plan_epoch
 from sixfold.text.tokenizer import MASK
 
 WORDS = 50_000

@@ -9,9 +9,9 @@ import shutil
 import numpy as np
 import pytest
 
-from sixfold.call import EOS
-from sixfold.config import Files, Tokenizers, Vocabularies
-from sixfold.seal import sealed
+from sixfold.config.schema import Files, Tokenizers, Vocabularies
+from sixfold.core.ids import EOS
+from sixfold.disk.hashes import sealed
 from sixfold.text import preparation
 from sixfold.text.corpus import Reference, data_hashes, open_prepared, prepare, references
 from sixfold.text.report import OUTLIER_RULE, Report, count_outliers

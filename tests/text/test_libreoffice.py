@@ -11,9 +11,9 @@ import tarfile
 import pytest
 
 from sixfold import cli
-from sixfold.text import deb as deb_module
+from sixfold.text import debian_package as deb_module
 from sixfold.text import libreoffice
-from sixfold.text.deb import Deb
+from sixfold.text.debian_package import Deb
 from sixfold.text.libreoffice import align, paragraphs, part_of, prepare, tidy, words
 
 FOLDER = {"en-us": "en-US", "de": "de"}

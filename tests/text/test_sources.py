@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sixfold.config import Data, Files
+from sixfold.config.schema import Data, Files
 from sixfold.text import sources
 from sixfold.text.corpus import prepare
 from sixfold.text.sources import pair_sources, text_sources

@@ -14,7 +14,8 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sixfold.text.tokenizer import CONTROLS, KINDS, MASK, UNK, Tokenizer, Tokenizers, train_tokenizer
+from sixfold.text.tokenizer import CONTROLS, KINDS, MASK, UNK, Tokenizer, Tokenizers
+from sixfold.text.vocabulary import train_tokenizer
 
 EXACT = ("bpe", "unigram", "characters", "bytes")
 BETWEEN_SPACES = ("words", "symbols")

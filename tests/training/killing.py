@@ -25,11 +25,11 @@ from typing import NamedTuple
 import safetensors.torch
 import torch
 
-from sixfold.run import LOCK, Run
+from sixfold.runs.run import LOCK, Run
 from sixfold.training.display import Quiet
-from sixfold.training.loop import Trainer
-from sixfold.training.records import Log
-from sixfold.training.start import resume, train
+from sixfold.training.log import Log
+from sixfold.training.runner import resume, train
+from sixfold.training.trainer import Trainer
 from tests.training import tiny
 
 MAKING, CHANGING = ("os.mkdir",), ("os.rename", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree")

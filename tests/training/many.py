@@ -9,11 +9,12 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from sixfold.run import Run
-from sixfold.training import checkpoint, start
+from sixfold.runs.run import Run
+from sixfold.training import checkpoint
+from sixfold.training import runner as start
 from sixfold.training.display import Quiet
-from sixfold.training.loop import Trainer
 from sixfold.training.processes import Processes, together
+from sixfold.training.trainer import Trainer
 from tests.training import tiny
 
 # For each, FSDP2 is compared with DDP: name → (modifications, layers, steps); twenty steps for those of the promise, a

@@ -3,12 +3,12 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from sixfold.config import Training
-from sixfold.run import Run
+from sixfold.config.schema import Training
+from sixfold.core.sharded_tensors import whole_tensors
+from sixfold.runs.run import Run
 from sixfold.training import checkpoint
 from sixfold.training.average import make_average
 from sixfold.training.processes import Processes
-from sixfold.training.shards import whole_tensors
 from tests.small import seeded, small_model
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from sixfold import store
-from sixfold.config import read_config
-from sixfold.run import Run
-from sixfold.training import start
-from sixfold.training.check import check
+from sixfold.config.schema import read_config
+from sixfold.runs import model_files as store
+from sixfold.runs.run import Run
+from sixfold.training import runner as start
 from sixfold.training.display import Quiet
-from sixfold.training.loop import Trainer
-from sixfold.training.start import train
+from sixfold.training.preflight import check
+from sixfold.training.runner import train
+from sixfold.training.trainer import Trainer
 from tests.training import tiny
 
 

@@ -6,13 +6,14 @@ import shutil
 
 import pytest
 
-from sixfold.files import ASIDE, Aside, new_directory, sweep
-from sixfold.run import Run
-from sixfold.seal import sealed
-from sixfold.training import checkpoint, start
+from sixfold.disk.atomic import ASIDE, Aside, new_directory, sweep
+from sixfold.disk.hashes import sealed
+from sixfold.runs.run import Run
+from sixfold.training import checkpoint
+from sixfold.training import runner as start
 from sixfold.training.display import Quiet
-from sixfold.training.loop import Trainer
-from sixfold.training.start import resume, train
+from sixfold.training.runner import resume, train
+from sixfold.training.trainer import Trainer
 from sixfold.training.validation import Validation
 from tests.training import tiny
 from tests.training.test_beginning import BrokenOffError, breaking_off_at, contents

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from sixfold.training.device import be_deterministic
+from sixfold.core.device import be_deterministic
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, ":4096:8"), (":16:8", ":16:8")])

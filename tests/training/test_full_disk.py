@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from sixfold.cli import main
-from sixfold.files import Aside, new_directory, save_tensors, write_text
-from sixfold.run import Run
-from sixfold.training import start
+from sixfold.disk.atomic import Aside, new_directory, save_tensors, write_text
+from sixfold.runs.run import Run
+from sixfold.training import runner as start
 from sixfold.training.display import Quiet
-from sixfold.training.loop import Trainer
-from sixfold.training.records import Log
-from sixfold.training.start import train
+from sixfold.training.log import Log
+from sixfold.training.runner import train
+from sixfold.training.trainer import Trainer
 from tests.training import tiny
 
 

@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from sixfold.run import Run
+from sixfold.runs.run import Run
 from sixfold.training import checkpoint
 from sixfold.training.display import Quiet
-from sixfold.training.loop import Trainer
-from sixfold.training.start import train
+from sixfold.training.runner import train
+from sixfold.training.trainer import Trainer
 from tests.training import tiny
 
 

@@ -5,11 +5,11 @@ import signal
 
 import pytest
 
-from sixfold.config import read_config
-from sixfold.run import Run
+from sixfold.config.schema import read_config
+from sixfold.runs.run import Run
 from sixfold.training.display import Quiet
-from sixfold.training.loop import Trainer
-from sixfold.training.start import resume, train
+from sixfold.training.runner import resume, train
+from sixfold.training.trainer import Trainer
 from tests.training import tiny
 
 TEXT = "the cat sat on the mat and the dog sat on the log\nhow now brown cow, said the dog to the cat\n"

@@ -10,16 +10,18 @@ import pytest
 import torch
 from ruamel.yaml import YAML
 
-from sixfold import store
-from sixfold.info import describe_run, table_of
-from sixfold.run import Run
+from sixfold.api.describe import describe_run, table_of
+from sixfold.runs import model_files as store
+from sixfold.runs.run import Run
 from sixfold.terminal import console
 from sixfold.text.arrays import Writer
-from sixfold.training import changes, checkpoint, start
+from sixfold.training import checkpoint
+from sixfold.training import resume_checks as changes
+from sixfold.training import runner as start
 from sixfold.training.display import NO_BEST, Quiet
-from sixfold.training.loop import Trainer
 from sixfold.training.processes import said_once
-from sixfold.training.start import resume, train
+from sixfold.training.runner import resume, train
+from sixfold.training.trainer import Trainer
 from sixfold.training.validation import Validation
 from tests.training import tiny
 from tests.training.test_beginning import BrokenOffError, breaking_off_at, broken_off, contents

@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch.distributed.fsdp import fully_shard
 
-from sixfold.config import Training
-from sixfold.models import Batch
-from sixfold.spec import Group
+from sixfold.config.schema import Training
+from sixfold.core.batch import Batch
+from sixfold.core.sharded_tensors import whole_tensors
+from sixfold.spec.spec import Group
 from sixfold.training import checkpoint
 from sixfold.training.optimizer import make_optimizers
-from sixfold.training.shards import whole_tensors
 from tests.small import MODIFICATIONS, VOCAB, seeded, small_model
 
 OPTIMIZERS = ("adamw", "adafactor", "sgd", "muon")

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sixfold.config import write_config
-from sixfold.run import Run
+from sixfold.config.schema import write_config
+from sixfold.runs.run import Run
 from sixfold.training import checkpoint
 from tests.training import tiny
 from tests.training.many import CUT_UP, MOVES

@@ -8,9 +8,9 @@ import types
 import numpy as np
 import pytest
 
-from sixfold.run import Run
+from sixfold.runs.run import Run
 from sixfold.training.display import Display
-from sixfold.training.records import Log, strict
+from sixfold.training.log import Log, strict
 
 
 class Listener(Display):

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from sixfold.run import Run
+from sixfold.runs.run import Run
 from sixfold.training import checkpoint
 from sixfold.training.display import Quiet
-from sixfold.training.loop import Trainer
-from sixfold.training.start import resume, train
+from sixfold.training.runner import resume, train
+from sixfold.training.trainer import Trainer
 from tests.training import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -144,7 +144,7 @@ def test_an_existing_run_is_not_overwritten_unasked(run):
 
 def test_a_second_writer_is_refused_and_a_crash_frees_the_lock(run):
     holder = (
-        "import sys, time\nfrom sixfold.run import Run\n"
+        "import sys, time\nfrom sixfold.runs.run import Run\n"
         "with Run(sys.argv[1]).locked():\n    print('held', flush=True)\n    time.sleep(60)\n"
     )
     with subprocess.Popen(

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from sixfold.config import Training
+from sixfold.config.schema import Training
 from sixfold.training.schedule import rate
 
 SCHEDULES = ("inverse_sqrt", "cosine", "linear", "constant", "warmup_stable_decay")

@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from sixfold.run import Run
+from sixfold.runs.run import Run
 from sixfold.training.display import Quiet
-from sixfold.training.start import resume, train
+from sixfold.training.runner import resume, train
 from sixfold.training.validation import Validation, check_validation
 from tests.training import tiny
 

@@ -4,8 +4,8 @@ import json
 import random
 import shutil
 
-from sixfold.config import read_config
-from sixfold.seal import sealed
+from sixfold.config.schema import read_config
+from sixfold.disk.hashes import sealed
 
 LETTERS = "abcdefgh"
 

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from sixfold.training.display import Quiet
-from sixfold.training.start import train
+from sixfold.training.runner import train
 from sixfold.verify.report import EQUALITIES, verify
 from tests.training import tiny
 

@@ -9,19 +9,25 @@ import pytest
 import safetensors.torch
 import torch
 
-from sixfold import kernels, transformer
-from sixfold.call import EOS, PAD
-from sixfold.decoding import step, task
-from sixfold.decoding.cache import Cache
+from sixfold import transformer
+from sixfold.core.ids import EOS, PAD
+from sixfold.core.state import Cache
+from sixfold.decoding import session as task
+from sixfold.decoding import step
+from sixfold.decoding.cpu import kernels
+from sixfold.decoding.records import Translation
 from sixfold.decoding.step import ModelStep
-from sixfold.decoding.translation import Translation
-from sixfold.export import to_ctranslate2
-from sixfold.files import save_tensors
-from sixfold.text.tokenizer import Tokenizers, train_tokenizer
+from sixfold.disk.atomic import save_tensors
+from sixfold.foreign import ctranslate2 as to_ctranslate2
+from sixfold.text.tokenizer import Tokenizers
+from sixfold.text.vocabulary import train_tokenizer
 from sixfold.training import checkpoint
-from sixfold.training.loop import Trainer
 from sixfold.training.processes import Processes
-from sixfold.verify import computed, gradients, stored, trained
+from sixfold.training.trainer import Trainer
+from sixfold.verify import decoding as computed
+from sixfold.verify import files as stored
+from sixfold.verify import gradients
+from sixfold.verify import training as trained
 from tests.verify.conftest import ALONE, failing, results
 
 QUICK = [key for key in ALONE if key not in ("micro-batches", "resume", "export")]

@@ -7,10 +7,10 @@ from importlib.util import find_spec
 
 import pytest
 
-from sixfold.config import write_config
-from sixfold.run import Run
+from sixfold.config.schema import write_config
+from sixfold.runs.run import Run
 from sixfold.training.display import Quiet
-from sixfold.training.start import train
+from sixfold.training.runner import train
 from sixfold.verify.report import EQUALITIES
 from tests import runs
 from tests.training.test_kinds import recipe

@@ -1,0 +1,1 @@
+"""What Python code calls: load a run, describe it, plot it."""

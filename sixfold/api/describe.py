@@ -1,0 +1,244 @@
+"""What a run is: its architecture, its data, how far it has come, and how good it is."""
+
+from __future__ import annotations
+
+import fcntl
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+
+from sixfold.config.schema import Config, Files
+from sixfold.runs.run import Run
+from sixfold.terminal import facts
+from sixfold.training.display import NO_BEST, clock, number, numbers
+
+_NOT_AGAIN = ("kind", "step", "best", "metric", "value")
+_NO_METRIC = ("kind", "step", "best", "loss", "perplexity")
+
+
+def describe_run(run: Run) -> dict[str, Any]:
+    """All that is known of a run, or of a directory that holds no more than a model."""
+    directory = run.directory
+    if not directory.is_dir():
+        raise ValueError(f"there is no directory {directory}")
+    writer, has_model = who_writes(run), (directory / "model.json").exists()
+    if not run.exists() and not has_model and writer is None:
+        raise ValueError(f"{directory} is neither a run nor a model: it has no {run.config.name} and no model.json")
+    described: dict[str, Any] = {"directory": str(directory), "writer": writer}
+    config = run.read_config() if run.exists() else None
+    if config is not None or has_model:
+        described["model"] = _model(run, config)
+    if config is not None:
+        about = _about(run)
+        records = list(run.records())
+        described["data"] = _data(config, about)
+        described["progress"] = _progress(run, config, records)
+        described["best"] = _best(config, records)
+        described["weights"] = _weights(config, described)
+        described["versions"], described["machine"] = about.get("versions"), about.get("machine")
+        described["problem"] = about.get("problem")
+    return described
+
+
+def _about(run: Run) -> dict[str, Any]:
+    """What the run noted when it began. All else can be told without it."""
+    try:
+        return run.read_about() if run.about.exists() else {}
+    except ValueError as error:
+        return {"problem": str(error)}
+
+
+def who_writes(run: Run) -> str | None:
+    """Who holds the lock of a run, if anybody does."""
+    try:
+        with open(run.directory / "lock", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return file.read().strip() or "another process"
+    except FileNotFoundError:
+        pass
+    return None
+
+
+def _model(run: Run, config: Config | None) -> dict[str, Any]:
+    """From the model's own description; before there is one, from the configuration."""
+    from sixfold.models.build import build
+    from sixfold.runs import model_files as store
+    from sixfold.text.tokenizer import Tokenizers
+
+    try:
+        if (run.directory / store.DESCRIPTION).exists():
+            model = store.skeleton(run.directory)
+        else:
+            assert config is not None
+            sizes = config.sizes_with(Tokenizers.load(run.directory))
+            model = build(sizes, config.model.modifications, config.model.kind, device="meta")
+    except (OSError, ValueError) as error:
+        if config is None:
+            raise
+        return {"kind": config.model.kind, "sizes": None, "problem": str(error)}
+    return {
+        "kind": model.kind,
+        "sizes": asdict(model.sizes),
+        "modifications": [{chosen.name: dict(chosen.options)} for chosen in model.assembly.modifications],
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "weights": (run.directory / store.WEIGHTS).exists(),
+    }
+
+
+def _data(config: Config, about: Mapping[str, Any]) -> dict[str, Any]:
+    data = config.data
+    return {
+        **{part: _files(getattr(data, part)) for part in ("train", "valid", "test")},
+        "tokenizer": data.tokenizer if isinstance(data.tokenizer, str) else data.tokenizer.model_dump(),
+        "report": about.get("report"),
+        "hashes": about.get("hashes"),
+        "from": about.get("from"),
+    }
+
+
+def _files(corpus: str | Files | list[str | Files] | None) -> list[str]:
+    """A line for each."""
+    several = corpus if isinstance(corpus, list) else [] if corpus is None else [corpus]
+    return [_file(one) for one in several]
+
+
+def _file(file: str | Files) -> str:
+    if isinstance(file, str):
+        return file
+    path = file.path or f"{file.source} → {file.target}"
+    return path if file.weight == 1 else f"{path} × {file.weight:g}"
+
+
+def _progress(run: Run, config: Config, records: list[dict[str, Any]]) -> dict[str, Any]:
+    from sixfold.training.checkpoint import places
+
+    trained = [record for record in records if record["kind"] == "train"]
+    last = trained[-1] if trained else {}
+    checkpoints = sorted(int(place.name.removeprefix("step-")) for place in places(run.training))
+    ended = bool(records) and records[-1]["kind"] == "stopped"
+    return {
+        "step": max([0, *checkpoints, *(record["step"] for record in records[-1:])]),
+        "steps": config.training.steps,
+        "epoch": last.get("epoch"),
+        "tokens": last.get("tokens"),
+        "seconds": seconds_spent(trained),
+        "last": last or None,
+        "stopped": records[-1].get("reason") if ended else None,
+        "checkpoints": checkpoints,
+        "resume": f"sixfold train --resume {shlex.quote(str(run.directory))}",
+    }
+
+
+def seconds_spent(trained: Iterable[Mapping[str, Any]]) -> float:
+    """Over all processes that had a part in a run: each counts from nought."""
+    total = before = 0.0
+    for record in trained:
+        now = float(record.get("seconds", 0.0))
+        total, before = total + (now - before if now >= before else now), now
+    return total
+
+
+def _best(config: Config, records: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The last validation that was better than all before."""
+    better = [record for record in records if record["kind"] == "valid" and record.get("best") is True]
+    if not better:
+        return None
+    record = better[-1]
+    found = next((key for key in record if key not in _NO_METRIC), "loss")
+    metric = config.training.metric if config.training.metric in record else found
+    return {**record, "metric": metric, "value": record[metric]}
+
+
+def _weights(config: Config, described: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Which weights the run's model has, and why; before there are any, None."""
+    best, saved = described["best"], described["progress"]["checkpoints"]
+    if best is not None:
+        return {"step": best["step"], "why": "the best so far"}
+    why = "there is nothing to validate on" if config.data.valid is None else NO_BEST
+    return {"step": saved[-1], "why": why} if saved else None
+
+
+def table_of(described: Mapping[str, Any]) -> Table:
+    """The same for people."""
+    model, data = described.get("model"), described.get("data")
+    rows: list[tuple[str, Any]] = [("directory", described["directory"]), ("state", state(described))]
+    if model is not None:
+        rows += _architecture(model)
+    if data is not None:
+        rows += [*_data_rows(data), *_progress_rows(described["progress"], described["best"])]
+        if described["best"] is None and described["weights"] is not None:
+            rows.append(("weights", f"of step {described['weights']['step']:,}: {described['weights']['why']}"))
+        rows.append(("problem", described["problem"]))
+    return facts(*rows)
+
+
+def state(described: Mapping[str, Any]) -> str:
+    """What is happening to it, or what happened last."""
+    writer, progress = described["writer"], described.get("progress")
+    if writer is not None:
+        return f"being {'prepared' if progress is None else 'trained'} by {writer}"
+    if progress is None:
+        return "a model, without the run that made it"
+    if progress["stopped"] is not None:
+        return f"stopped: {progress['stopped']}"
+    step = f"step {progress['checkpoints'][-1]:,}" if progress["checkpoints"] else "the beginning"
+    return f"broken off; {progress['resume']} goes on from {step}"
+
+
+def _architecture(model: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    sizes = model["sizes"]
+    if sizes is None:
+        return [("architecture", model["kind"]), ("problem", model["problem"])]
+    stacks = {"decoder_only": ("decoder",), "encoder_only": ("encoder",)}.get(model["kind"], ("encoder", "decoder"))
+    layers = " + ".join(str(sizes[f"{stack}_layers"]) for stack in stacks)
+    widths = f"d_model {sizes['d_model']}, d_ff {sizes['d_ff']}, {sizes['heads']} heads of {sizes['d_head']}"
+    chosen = [_modification(name, options) for wish in model["modifications"] for name, options in wish.items()]
+    words = {key: sizes[key] for key in ("vocab", "source_vocab", "target_vocab") if sizes.get(key)}
+    return [
+        ("architecture", f"{model['kind']}, {layers} layers, {widths}, dropout {sizes['dropout']:g}"),
+        ("modifications", ", ".join(chosen) or "none"),
+        ("vocabulary", ", ".join(f"{key} {value:,}" for key, value in words.items())),
+        ("parameters", f"{model['parameters']:,}{'' if model['weights'] else ', no weights yet'}"),
+    ]
+
+
+def _modification(name: str, options: Mapping[str, Any]) -> str:
+    return name + "".join(f"{',' if i else ':'}{key}={value}" for i, (key, value) in enumerate(options.items()))
+
+
+def _data_rows(data: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    tokenizer = data["tokenizer"]
+    kinds = tokenizer if isinstance(tokenizer, str) else f"{tokenizer['source']} → {tokenizer['target']}"
+    files = [(f"{part} data", "; ".join(data[part]) or None) for part in ("train", "valid", "test")]
+    return [*files, ("examples", _examples(data["report"])), ("tokenizer", kinds), ("began from", data["from"])]
+
+
+def _examples(report: Mapping[str, Any] | None) -> str | None:
+    """How many of each part there are to train, validate and test on."""
+    parts = (report or {}).get("parts", {})
+    counts = {name: part["lines"] if part["rows"] is None else part["rows"] for name, part in parts.items()}
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items()) or None
+
+
+def _progress_rows(progress: Mapping[str, Any], best: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
+    steps, last = progress["steps"], progress["last"]
+    far = f"{progress['step']:,}" + (f" of {steps:,} steps ({progress['step'] / steps:.1%})" if steps else " steps")
+    if last is not None:
+        far += f", epoch {last['epoch']}, {last['tokens']:,} target tokens in {clock(progress['seconds'])}"
+    rows: list[tuple[str, Any]] = [("progress", far)]
+    if last is not None:
+        speed = last["tokens"] / progress["seconds"] if progress["seconds"] else 0.0
+        said = numbers(last["loss"], last["learning_rate"], speed, last["padding"])
+        rows.append((f"at step {last['step']:,}", said))
+    if best is not None:
+        again = (*_NOT_AGAIN, best["metric"])
+        others = ", ".join(f"{key} {number(value)}" for key, value in best.items() if key not in again)
+        said = f"{best['metric']} {number(best['value'])} at step {best['step']:,} ({others})"
+        rows.append(("best", said))
+    kept = ", ".join(f"{step:,}" for step in progress["checkpoints"])
+    return [*rows, ("checkpoints", kept or "none yet")]

@@ -1,0 +1,93 @@
+"""From the directory of a run to what translates, or writes, with it: `sixfold.load`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sixfold.config.schema import Config, read_config
+from sixfold.core.device import choose_device
+from sixfold.decoding.generator import Writer
+from sixfold.decoding.session import Origin
+from sixfold.decoding.translator import Translator
+from sixfold.models.model import Model
+from sixfold.runs import model_files as store
+from sixfold.runs.run import Run
+from sixfold.spec.registry import import_file
+from sixfold.text.tokenizer import Tokenizers
+
+
+class Opened(NamedTuple):
+    """What a run directory holds."""
+
+    model: Model
+    tokenizers: Tokenizers
+    config: Config
+
+
+def load(
+    run: str | Path | Sequence[str | Path],
+    *,
+    device: str = "auto",
+    imports: Sequence[str | Path] = (),
+    settings: Mapping[str, str] | None = None,
+) -> Any:
+    """A Translator, or for a language model a Writer. Several runs with one vocabulary become an ensemble.
+
+    >>> sixfold.load("runs/mine").translate(["a line"], beam_size=4)
+    >>> sixfold.load(["runs/one", "runs/two"]).translate(["a line"])
+
+    `imports` are Python files that register modifications of your own; `settings` are keys of the configuration as on
+    the command line, {"decoding.beam_size": "4"}, which win over those of the (first) run.
+    """
+    runs = [run] if isinstance(run, str | Path) else list(run)
+    if not runs:
+        raise ValueError("load takes the directory of a run, or several, got none")
+    for file in imports:
+        import_file(file)
+    opened = [open_run(each, device, settings) for each in runs]
+    _need_one_vocabulary(runs, opened)
+    origin = Origin(tuple(map(str, runs)), device, tuple(map(str, imports)))
+    models, (model, tokenizers, config) = [each.model for each in opened], opened[0]
+    if model.kind == "encoder_decoder":
+        return Translator(models, tokenizers, config.decoding, origin=origin)  # type: ignore[arg-type]
+    if model.kind == "decoder_only":
+        context = config.data.context if Run(runs[0]).exists() else None
+        return Writer(models, tokenizers, config.decoding, context=context, origin=origin)  # type: ignore[arg-type]
+    raise ValueError(f"{runs[0]} holds a model of kind {model.kind}, which writes no text")
+
+
+def open_run(directory: str | Path, device: str = "auto", settings: Mapping[str, str] | None = None) -> Opened:
+    """The model, the tokenizers and the configuration of a run, or of a model directory with tokenizers."""
+    run = Run(directory)
+    if not run.directory.exists():
+        raise ValueError(f"there is no directory {run.directory}")
+    if run.exists() and not (run.directory / store.DESCRIPTION).is_file():
+        raise ValueError(
+            f"{run.directory} has no model yet: its training has not come to a first validation "
+            f"(go on with: sixfold train --resume {run.directory})"
+        )
+    model = store.load(run.directory, device=choose_device(device))
+    config = read_config(run.config if run.exists() else None, {**_usual(model, settings or {}), **(settings or {})})
+    return Opened(model, Tokenizers.load(run.directory), config)
+
+
+def _usual(model: Model, settings: Mapping[str, str]) -> dict[str, str]:
+    """A language model samples, unless a search is asked for: the likeliest text of all soon repeats itself."""
+    if model.kind != "decoder_only" or {"decoding.sample", "decoding.beam_size"} & settings.keys():
+        return {}
+    return {"decoding.sample": "true", "decoding.beam_size": "1", "decoding.beam_groups": "1"}
+
+
+def _need_one_vocabulary(runs: Sequence[str | Path], opened: Sequence[Opened]) -> None:
+    first = opened[0]
+    for run, other in zip(runs[1:], opened[1:], strict=True):
+        if other.model.kind != first.model.kind:
+            raise ValueError(f"{runs[0]} is a model of kind {first.model.kind}, {run} of kind {other.model.kind}")
+        for side, mine, theirs in zip(("source", "target"), first.tokenizers, other.tokenizers, strict=True):
+            if mine.fingerprint != theirs.fingerprint:
+                raise ValueError(
+                    f"{run} has another {side} vocabulary than {runs[0]}: an ensemble needs runs with one tokenizer "
+                    f"(such as `sixfold train --from`, or other seeds on the same text)"
+                )

@@ -1,0 +1,120 @@
+"""The curves of runs, as a picture: loss, and the metric that says which weights are best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sixfold.disk.atomic import Aside
+from sixfold.runs.run import Run
+from sixfold.terminal import printable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMATS = (".png", ".svg")
+_NO_METRIC = ("kind", "step", "best", "loss", "perplexity")
+_SETTINGS = {"svg.hashsalt": "sixfold", "svg.fonttype": "none"}  # the same curves give the same file
+
+
+class Curve(NamedTuple):
+    """What the lines of one kind in a log say of one thing."""
+
+    steps: list[int]
+    values: list[float]
+
+
+class Curves(NamedTuple):
+    """Of one run."""
+
+    name: str
+    train: Curve
+    valid: Curve
+    metric: str | None  # the first that a validation names
+    scores: Curve
+
+
+def plot(runs: Sequence[Run], out: Path) -> None:
+    """Draw the curves of runs into one picture, PNG or SVG by the name's ending."""
+    if out.suffix.lower() not in FORMATS:
+        raise ValueError(f"a picture is written as {' or '.join(FORMATS)}, got {out.name!r}")
+    named = zip(names(runs), runs, strict=True)
+    curves = [read_curves(name, run) for name, run in named]
+    matplotlib = _matplotlib()
+    with matplotlib.rc_context(_SETTINGS):
+        figure = draw(curves)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        kind = out.suffix.lower().removeprefix(".")
+        metadata = {"Date": None} if kind == "svg" else None
+        with Aside(out.parent) as aside:
+            aside.write(out.name, lambda path: figure.savefig(path, format=kind, metadata=metadata, dpi=150))
+
+
+def names(runs: Sequence[Run]) -> list[str]:
+    """The directories' names; where two are the same, their paths."""
+    short = [printable(run.directory.resolve().name) for run in runs]
+    return short if len(set(short)) == len(short) else [printable(str(run.directory)) for run in runs]
+
+
+def read_curves(name: str, run: Run) -> Curves:
+    records = list(run.need().records())
+    train, valid = ([r for r in records if r["kind"] == kind] for kind in ("train", "valid"))
+    if not train and not valid:
+        raise ValueError(f"{run.directory} has nothing to plot yet: its log holds neither training nor validation")
+    metric = next((key for record in valid for key in record if key not in _NO_METRIC), None)
+    return Curves(name, _curve(train, "loss"), _curve(valid, "loss"), metric, _curve(valid, metric))
+
+
+def _curve(records: Iterable[dict[str, Any]], key: str | None) -> Curve:
+    found = [(record["step"], _finite(record[key])) for record in records if key in record]
+    return Curve([step for step, _ in found], [value for _, value in found])
+
+
+def _finite(value: float | str | None) -> float:
+    """What is no number, such as "Infinity", becomes a gap."""
+    number = math.nan if value is None else float(value)
+    return number if math.isfinite(number) else math.nan
+
+
+def draw(curves: Sequence[Curves]) -> Figure:
+    """The losses above; below, a panel for each metric."""
+    from matplotlib.figure import Figure
+
+    metrics = list(dict.fromkeys(c.metric for c in curves if c.metric is not None))
+    figure = Figure(figsize=(8, 4 + 2.5 * len(metrics)), layout="constrained")
+    panels = figure.subplots(1 + len(metrics), 1, sharex=True, squeeze=False)[:, 0]
+    for number, run in enumerate(curves):
+        colour = f"C{number % 10}"
+        _line(panels[0], run.train, f"training: {run.name}", color=colour, alpha=0.5, linewidth=1)
+        _line(panels[0], run.valid, f"validation: {run.name}", color=colour)
+        for metric, panel in zip(metrics, panels[1:], strict=True):
+            if run.metric == metric:
+                _line(panel, run.scores, f"validation: {run.name}", color=colour)
+    for panel, title in zip(panels, ["loss per token", *(metric.replace("_", " ") for metric in metrics)], strict=True):
+        _finish(panel, title)
+    panels[-1].set_xlabel("step")
+    return figure
+
+
+def _line(panel: Axes, curve: Curve, label: str, **look: Any) -> None:
+    if curve.steps:
+        marker = "o" if (len(curve.steps) <= 50 and "alpha" not in look) or len(curve.steps) == 1 else ""
+        panel.plot(curve.steps, curve.values, label=label, marker=marker, markersize=3, **look)
+
+
+def _finish(panel: Axes, title: str) -> None:
+    panel.set_ylabel(title)
+    panel.grid(alpha=0.3)
+    for text in panel.legend(fontsize="small").get_texts():
+        text.set_parse_math(False)  # a run may be called $x$
+
+
+def _matplotlib() -> Any:
+    try:
+        import matplotlib
+    except ImportError:
+        raise ValueError("plotting needs matplotlib: pip install 'sixfold[plot]'") from None
+    return matplotlib

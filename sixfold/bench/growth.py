@@ -1,0 +1,214 @@
+"""How time and memory grow with the length of a text: one row through one stack, without the words at its end.
+
+The stack is the encoder, or the only one. Each length is twice the one before, so that the logarithm to base 2 of the
+ratio of two times is the exponent with which time grows: 1 where all is linear, 2 where attention is all.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sixfold.bench import memory
+from sixfold.bench.options import Tell, Wishes
+from sixfold.bench.peer_models import absence, x_stack
+from sixfold.bench.race import OURS, SEED, Contender, Ratio, race, ratio
+from sixfold.bench.subject import Skipped, Subject
+from sixfold.models.model import Model
+from sixfold.text.tokenizer import CONTROLS
+
+LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
+WAYS = ("forward", "forward and backward")
+_PEER = "x-transformers"
+_FOR_MEMORY = 0.4  # share of the time
+
+Key = tuple[str, str, int]  # who, way, length
+
+
+def measure(subject: Subject, wishes: Wishes, seconds: float, tell: Tell) -> dict[str, Any]:
+    """The section as JSON."""
+    until = time.perf_counter() + seconds
+    lengths, missing = _possible(subject.model)
+    left_out = {peer: "only x-transformers is set beside ours here" for peer in wishes.peers if peer != _PEER}
+    who = [OURS]
+    if _PEER in wishes.peers:
+        if reason := absence(_PEER):
+            left_out[_PEER] = reason
+        else:
+            who.append(_PEER)
+    cells = _memories(subject, wishes, who, lengths, seconds * _FOR_MEMORY, missing, tell)
+    tell("length …")
+    keys = _fitting(cells, wishes.rounds, until - time.perf_counter(), missing)
+    times = _times(subject.model, keys, wishes.rounds, until)
+    return {
+        "stack": _stack(subject.model),
+        "rounds": len(next(iter(times.values()))),
+        "cells": [_cell(key, cells[key], times) for key in keys],
+        "not_measured": missing,
+        "left_out": left_out,
+    }
+
+
+def _stack(model: Model) -> str:
+    return {"encoder_decoder": "encoder", "decoder_only": "decoder"}.get(model.kind, "encoder")
+
+
+def _possible(model: Model) -> tuple[list[int], list[str]]:
+    """The lengths that the model can tell apart, and what is to be said of the others."""
+    most = model.limits.get("encoder" if model.kind == "encoder_decoder" else "only", math.inf)
+    lengths = [length for length in LENGTHS if length <= most]
+    if not lengths:
+        raise Skipped(f"this model reads at most {most} tokens, and the shortest length measured is {LENGTHS[0]}")
+    rest = [length for length in LENGTHS if length > most]
+    return lengths, [f"{length:,}: this model reads at most {most:,} tokens" for length in rest]
+
+
+def act(model: Model, who: str, way: str, longest: int) -> Callable[[int], None]:
+    """What is measured: a row of so many random words goes through the stack, and gradients back if they are wanted."""
+    read = _reader(model, who, longest)
+    words = model.sizes.vocabulary(_stack(model))
+    chance = torch.Generator().manual_seed(SEED)
+
+    def forward(length: int) -> Tensor:
+        return read(torch.randint(len(CONTROLS), words, (1, length), generator=chance))
+
+    def both(length: int) -> None:
+        forward(length).square().mean().backward()
+        for parameter in parameters:
+            parameter.grad = None
+
+    trained = way != WAYS[0]
+    module: Any = read if isinstance(read, torch.nn.Module) else model
+    parameters = list(module.parameters())
+
+    def run(length: int) -> None:
+        module.train(trained)
+        if trained:
+            both(length)
+        else:
+            with torch.inference_mode():
+                forward(length)
+
+    return run
+
+
+def _reader(model: Any, who: str, longest: int) -> Callable[[Tensor], Tensor]:
+    if who == _PEER:
+        torch.manual_seed(SEED)
+        kind = {"encoder_decoder": "encoder", "decoder_only": "only"}.get(model.kind, "reader")
+        return x_stack(model.sizes, kind, longest, return_only_embed=True)
+    if model.kind == "encoder_decoder":
+        return lambda ids: model.encode(ids).states[-1]
+    return model.decode if model.kind == "decoder_only" else model.encode
+
+
+def _memories(
+    subject: Subject,
+    wishes: Wishes,
+    who: Sequence[str],
+    lengths: Sequence[int],
+    seconds: float,
+    missing: list[str],
+    tell: Tell,
+) -> dict[Key, dict[str, Any]]:
+    """Peak memory, and a first time, of each cell that fits; `missing` is told of the others."""
+    cells: dict[Key, dict[str, Any]] = {}
+    job = {"threads": wishes.threads, "imports": list(subject.imports)}
+    for name in who:
+        for way in WAYS:
+            tell(f"length, memory: {name}, {way} …")
+            share = seconds / (len(who) * len(WAYS))
+            for found in memory.passes(str(subject.run.directory), lengths, share, who=name, way=way, **job):
+                if "left_out" in found:
+                    missing.append(f"{name}, {way}, {found['length']:,} and more: {found['left_out']}")
+                else:
+                    cells[name, way, found["length"]] = found
+    return cells
+
+
+def _fitting(cells: dict[Key, dict[str, Any]], rounds: int, seconds: float, missing: list[str]) -> list[Key]:
+    """As many lengths as leave time for two rounds, the shortest first."""
+    keys, cost = list[Key](), 0.0
+    for length in sorted({length for _, _, length in cells}):
+        those = [key for key in cells if key[2] == length]
+        cost += sum(cells[key]["seconds"] for key in those)
+        if keys and cost * min(rounds, 2) > seconds:
+            missing.append(f"{length:,} and more: there is no time to compare; give more --seconds")
+            break
+        keys += those
+    return keys
+
+
+def _times(model: Model, keys: Sequence[Key], rounds: int, until: float) -> dict[str, list[float]]:
+    """Seconds by cell and round; all lengths run in each round, so that their ratios are those of neighbours."""
+    longest, mode = max(length for _, _, length in keys), model.training
+    acts = {(who, way): act(model, who, way, longest) for who, way, _ in keys}
+
+    def contender(key: Key) -> Contender:
+        who, way, length = key
+        run = acts[who, way]
+
+        def step() -> float:
+            run(length)
+            return 0.0
+
+        return Contender(_name(key), step)
+
+    contenders = [contender(key) for key in keys]
+    for run in acts.values():
+        run(LENGTHS[0])  # to warm up
+    noted: dict[str, list[float]] = {each.name: [] for each in contenders}
+    try:
+        return race(contenders, rounds, 1, noted, max(0.0, until - time.perf_counter()))
+    finally:
+        model.train(mode)
+
+
+def _name(key: Key) -> str:
+    return "/".join(map(str, key))
+
+
+def _cell(key: Key, found: dict[str, Any], times: dict[str, list[float]]) -> dict[str, Any]:
+    who, way, length = key
+    mine = times[_name(key)]
+    half, ours = (times.get(_name(other)) for other in ((who, way, length // 2), (OURS, way, length)))
+    return {
+        "who": who,
+        "way": way,
+        "length": length,
+        "milliseconds": 1000 * median(mine),
+        "microseconds_per_token": 1e6 * median(mine) / length,
+        "growth": None if half is None else exponent(mine, half)._asdict(),
+        "peak_bytes": found["bytes"],
+        "ratio": None if ours is None else ratio(mine, ours)._asdict(),
+        "seconds_by_round": mine,
+    }
+
+
+def exponent(whole: Sequence[float], half: Sequence[float]) -> Ratio:
+    """With which power time grows, when the length doubles."""
+    return Ratio(*map(math.log2, ratio(whole, half)))
+
+
+def tables(section: dict[str, Any]) -> list[tuple[list[str], list[list[str]]]]:
+    """What is printed: heads and rows."""
+    head = ["pass", "who", "tokens", "ms", "µs per token", "time grows by length to the", "peak MiB"]
+    rows = []
+    for cell in sorted(section["cells"], key=lambda cell: (cell["way"], cell["who"], cell["length"])):
+        growth, against = (None if cell[name] is None else str(Ratio(**cell[name])) for name in ("growth", "ratio"))
+        rows.append([cell["way"], cell["who"], f"{cell['length']:,}", f"{cell['milliseconds']:,.1f}"])
+        rows[-1] += [f"{cell['microseconds_per_token']:.2f}", growth or "", f"{cell['peak_bytes'] / 2**20:,.0f}"]
+        rows[-1] += ["1" if cell["who"] == OURS else against or ""]
+    return [([*head, "its time / sixfold's"], rows)]
+
+
+def notes(section: dict[str, Any]) -> list[str]:
+    said = [f"one row through the {section['stack']}, to its last states; {section['rounds']} rounds"]
+    said.append("memory: how far that of a process of its own rises above what it had with the model loaded")
+    return said + [f"not measured: {each}" for each in section["not_measured"]]

@@ -1,0 +1,153 @@
+"""The verb `bench`: what this machine does with a run or a recipe."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from sixfold.cli.app import app
+from sixfold.cli.lines import check_files, ending_well, read_lines, tell
+from sixfold.cli.options import Import, Modify, Sectioned, configured, import_parts
+from sixfold.disk.atomic import write_text
+from sixfold.terminal import console, facts, printable, table
+
+if TYPE_CHECKING:
+    from sixfold.bench.report import Table
+
+
+@app.command(cls=Sectioned)
+@configured()
+def bench(
+    what: Annotated[
+        str, typer.Argument(metavar="[RUN or RECIPE]", help="A run's directory, or a recipe: its name, or a YAML file.")
+    ] = "pronounce",
+    only: Annotated[
+        str, typer.Option("--only", metavar="NAMES", help="Of training, decoding, length.")
+    ] = "training,decoding,length",
+    seconds: Annotated[float, typer.Option("--seconds", help="About how long all sections together may take.")] = 300.0,
+    rounds: Annotated[int, typer.Option("--rounds", help="At most so many rounds, in each of which all run.")] = 10,
+    threads: Annotated[int | None, typer.Option("--threads", help="Of PyTorch [default: all cores]")] = None,
+    steps: Annotated[int, typer.Option("--steps", help="training: batches of a timing.")] = 4,
+    sentences: Annotated[int, typer.Option("--sentences", help="decoding: at most so many.")] = 1000,
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="FILE", help="decoding: sentences [default: the run's test text]")
+    ] = None,
+    beams: Annotated[str, typer.Option("--beams", metavar="NUMBERS", help="decoding: beam sizes; 1: greedy.")] = "1,4",
+    ways: Annotated[
+        str, typer.Option("--ways", metavar="NAMES", help="decoding: sentences by the batch, or each alone.")
+    ] = "batch,alone",
+    precisions: Annotated[
+        str, typer.Option("--precisions", metavar="NAMES", help="decoding: of float32, int8.")
+    ] = "float32,int8",
+    peers: Annotated[
+        str,
+        typer.Option("--peers", metavar="NAMES", help="all (that are installed), none, or names of libraries."),
+    ] = "all",
+    out: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write everything to a file.")] = None,
+    modify: Modify = None,
+    imports: Import = None,
+    *,
+    settings: dict[str, str],
+) -> None:
+    """Measure what this machine does with a run or a recipe, beside other libraries on the same weights or sizes.
+
+    \b
+    sixfold bench runs/mine --json mine.json
+    sixfold bench transformer-base --only training --model.d_model 256 --model.heads 4
+    sixfold bench runs/mine --only decoding --beams 4 --peers ctranslate2
+
+    training: target tokens per second, and the share of the matrix-product peak; decoding: greedy and beam, in batches
+    and one at a time, float32 and int8; length: growth of time and memory from 256 to 8,192 tokens.
+    """
+    from sixfold.bench import options as asked
+
+    wishes = asked.Wishes(
+        only=asked.names(only),
+        rounds=rounds,
+        steps=steps,
+        threads=asked.cores() if threads is None else threads,
+        sentences=sentences,
+        beams=asked.numbers(beams, "--beams"),
+        ways=asked.names(ways),
+        precisions=asked.names(precisions),
+        peers=asked.peers(peers),
+        seconds=seconds,
+        file=None if file is None else str(file),
+        texts=_lines(file, out),
+    )
+    _check_place(out)
+    import_parts(imports)
+    with ending_well():
+        from sixfold.bench.report import bench as measure
+        from sixfold.bench.subject import opened
+
+        with opened(what, settings, modify or [], [str(each) for each in imports or []]) as subject:
+            report = measure(subject, wishes, tell)
+        tell("", done=False)
+        try:
+            _report(report)
+        finally:  # neither is lost for the other's sake
+            if out is not None:
+                write_text(out, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+
+
+def _lines(file: Path | None, out: Path | None) -> list[str]:
+    check_files(out, file)
+    return [] if file is None else [line for line in read_lines(file) if line is not None]
+
+
+def _check_place(out: Path | None) -> None:
+    """What can't be written to is better known before minutes of measuring than after."""
+    if out is None:
+        return
+    folder = out.absolute().parent
+    if out.is_dir():
+        raise ValueError(f"--json {out} is a directory; give the name of a file")
+    if not folder.is_dir():
+        raise ValueError(f"there is no directory {str(folder)!r} to write {out.name} to")
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"nothing can be written to {str(folder)!r}; give another --json")
+
+
+def _report(report: dict[str, Any]) -> None:
+    from sixfold.bench.report import told
+
+    screen, subject, machine = console(), report["subject"], report["machine"]
+    screen.print(facts(*_described(subject), *((name, value) for name, value in machine.items())))
+    for warning in report["warnings"]:
+        typer.echo(f"\nwarning: {warning}")
+    for name, section in report["sections"].items():
+        typer.echo(f"\n{name}")
+        tables, notes = told(name, section)
+        for each in tables:
+            screen.print(_table(each))
+        for note in notes:
+            typer.echo(printable(note))
+
+
+def _described(subject: dict[str, Any]) -> list[tuple[str, Any]]:
+    sizes = subject["sizes"]
+    layers = f"{sizes['encoder_layers']} + {sizes['decoder_layers']} layers"
+    words = sizes["vocab"] or f"{sizes['source_vocab']}, {sizes['target_vocab']}"
+    model = f"{subject['kind']}, {subject['parameters']:,} parameters, d_model {sizes['d_model']}, {layers}"
+    return [
+        ("what", subject["name"]),
+        ("model", f"{model}, d_ff {sizes['d_ff']}, {sizes['heads']} heads, {words} words"),
+        ("modifications", ", ".join(subject["modifications"]) or None),
+        ("weights", subject["weights"]),
+        ("text", subject["text"]),
+    ]
+
+
+def _table(made: Table) -> Any:
+    head, rows = made
+    numeric = tuple(i for i in range(len(head)) if all(row[i][:1].isdigit() or not row[i] for row in rows))
+    shown = table(*head, right=numeric)
+    for row in rows:
+        shown.add_row(*(Text(printable(cell)) for cell in row))
+    return shown

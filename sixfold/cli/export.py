@@ -1,0 +1,80 @@
+"""The verb `export`: a run as other programs read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.text import Text
+
+from sixfold.cli.app import app
+from sixfold.cli.lines import check_files, ending_well, read_lines
+from sixfold.cli.options import AsJson, Import, print_json
+from sixfold.terminal import console, printable, table
+
+if TYPE_CHECKING:
+    from sixfold.foreign.export import Exported
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")],
+    to: Annotated[Literal["ctranslate2", "safetensors", "torch"], typer.Option("--to", help="For whom.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A directory, which must be new.")],
+    quantization: Annotated[
+        str | None,
+        typer.Option("--quantization", metavar="NAME", help="ctranslate2 only: int8, float16 … [default: float32]"),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
+    sample: Annotated[
+        Path | None,
+        typer.Option("--sample", metavar="FILE", help="What both engines write [default: the run's own text]"),
+    ] = None,
+    lines: Annotated[int, typer.Option("--lines", min=0, help="And how many lines of it; 0: none.")] = 100,
+    imports: Import = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a run for other programs.
+
+    \b
+    sixfold export runs/mine --to ctranslate2 --out mine-ct2 --quantization int8
+    sixfold export runs/mine --to safetensors --out weights       weights and JSON, nothing else
+    sixfold export runs/mine --to torch --out programs            programs of torch.export
+
+    Both engines then write a sample, and what is reported is how far they agree; without quantization they have to.
+    What can't be expressed there is refused by name. The directory has a README with a program that uses it.
+    """
+    from sixfold.foreign.export import export as write
+
+    with ending_well():
+        check_files(None, sample)
+        texts = None if sample is None else (line for line in read_lines(sample) if line is not None)
+        done = write(
+            run,
+            to,
+            out,
+            quantization=quantization,
+            overwrite=overwrite,
+            lines=lines,
+            texts=texts,
+            imports=imports or [],
+        )
+    if as_json:
+        print_json(done.json())
+    else:
+        _report(done)
+
+
+def _report(done: Exported) -> None:
+    typer.echo(printable(f"wrote {done.directory}"))
+    if done.agreement is None:
+        return
+    found = done.agreement
+    rows = table("compared with the original", "", right=(1,))
+    rows.add_row(Text("texts, written greedily"), Text(f"{found.texts:,}"))
+    rows.add_row(Text("the same, token by token"), Text(f"{found.same:,} ({found.share:.1%})"))
+    if found.same < found.texts:
+        rows.add_row(Text("log p by which the first other word is less likely, at most"), Text(f"{found.gap:.2g}"))
+    rows.add_row(Text("difference in log p of a token, at most"), Text(f"{found.log_prob:.2g}"))
+    console().print(rows)

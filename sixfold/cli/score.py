@@ -1,0 +1,271 @@
+"""The verb `score`: texts, or a run, to numbers that compare."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from textwrap import indent
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+import typer
+from rich.text import Text
+
+from sixfold.cli.app import app
+from sixfold.cli.lines import Output, Progress, check_files, ending_well, one_line
+from sixfold.cli.options import AsJson, Device, Import, Sectioned, configured, not_with, print_json
+from sixfold.terminal import console, printable, table
+
+if TYPE_CHECKING:
+    from sixfold.config.schema import Config
+    from sixfold.scoring.likelihood import Likelihood
+    from sixfold.scoring.metrics import Metric
+
+USUAL = ("bleu", "chrf", "ter")
+_MOST_WORDS = 2000  # of a line, that TER is worked out for unasked
+File = Path | None
+
+
+class Texts(NamedTuple):
+    """What is to be scored."""
+
+    name: str
+    hypotheses: list[str]
+    references: Sequence[Sequence[str]]
+
+
+@app.command(cls=Sectioned)
+@configured("decoding")
+def score(
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="[RUN] [FILE]...", help="A run; further files of references.")
+    ] = None,
+    hyp: Annotated[File, typer.Option("--hyp", metavar="FILE", help="Texts to score, line by line.")] = None,
+    ref: Annotated[
+        list[Path] | None, typer.Option("--ref", metavar="FILE", help="What is right, line by line; may be several.")
+    ] = None,
+    source_file: Annotated[File, typer.Option("--source-file", metavar="FILE", help="What the run reads.")] = None,
+    target_file: Annotated[
+        File, typer.Option("--target-file", metavar="FILE", help="Texts whose likelihood is asked for.")
+    ] = None,
+    likelihood: Annotated[
+        bool, typer.Option("--likelihood", help="Log-probability and perplexity of each line of --target-file.")
+    ] = False,
+    part: Annotated[
+        Literal["test", "valid"], typer.Option("--part", help="Without files: which part of the run's own text.")
+    ] = "test",
+    metric: Annotated[
+        str | None,
+        typer.Option("--metric", metavar="NAMES", help="With commas between [default: bleu,chrf,ter; a run's own]"),
+    ] = None,
+    compare: Annotated[
+        File, typer.Option("--compare", metavar="FILE", help="Other texts for the same sources: which are better?")
+    ] = None,
+    out: Annotated[File, typer.Option("--out", metavar="FILE", help="Keep what the run wrote.")] = None,
+    device: Device = "auto",
+    imports: Import = None,
+    as_json: AsJson = False,
+    *,
+    settings: dict[str, str],
+) -> None:
+    """Score texts, or a run.
+
+    \b
+    sixfold score --hyp FILE --ref FILE [FILE...]                          two texts
+    sixfold score RUN --source-file FILE --ref FILE [FILE...]              decodes, then scores
+    sixfold score RUN --source-file FILE --target-file FILE --likelihood   how probable the run finds a text
+    sixfold score RUN [--part valid]                                       its own held-out text, as in validation
+    """
+    run = None if hyp is not None or not files else files[0]
+    refs = [*(ref or []), *((files or []) if run is None else (files or [])[1:])]
+    named: dict[str, Any] = {
+        "--source-file": source_file,
+        "--target-file": target_file,
+        "--likelihood": likelihood,
+        "--out": out,
+    }
+    with ending_well():
+        check_files(out, hyp, source_file, target_file, compare, *refs)
+        if run is None:
+            not_with("--hyp", {name for name, value in {**named, **settings}.items() if value})
+            texts = _read_texts(hyp, refs)
+            _report(texts, _bearable(_find(metric, ()), texts, metric), compare, as_json)
+            return
+        scored = _Scored(run, device, imports, settings)
+        if likelihood:
+            given = {"--ref": refs, "--compare": compare, "--metric": metric, "--out": out}
+            not_with("--likelihood", {name for name, value in given.items() if value})
+            _report_likelihood(scored, source_file, target_file, as_json)
+        elif scored.config.model.kind == "decoder_only":
+            given = {**named, "--ref": refs, "--compare": compare, "--metric": metric}
+            not_with("a language model, but for --target-file with --likelihood", {n for n, v in given.items() if v})
+            _report_facts(scored.own_loss(part), as_json)
+        else:
+            not_with("a run, but with --likelihood", {"--target-file"} if target_file else set())
+            metrics = _find(metric, scored.own_metrics())
+            texts = scored.decode(source_file, refs, part, out)
+            _report(texts, _bearable(metrics, texts, metric), compare, as_json)
+
+
+def _find(names: str | None, own: Sequence[str]) -> list[Metric]:
+    from sixfold.scoring.report import find_metrics
+
+    return find_metrics(names or own or USUAL)
+
+
+def _bearable(metrics: list[Metric], texts: Texts, asked: str | None) -> list[Metric]:
+    """Without TER, if nobody asked for it and a line is so long that its search for shifts would hardly end."""
+    longest = max((len(text.split()) for text in texts.hypotheses), default=0)
+    if asked is not None or longest <= _MOST_WORDS or not any(metric.name == "ter" for metric in metrics):
+        return metrics
+    typer.echo(
+        f"ter is left out: it takes very long for a line of {longest:,} words (--metric ter asks for it)", err=True
+    )
+    return [metric for metric in metrics if metric.name != "ter"]
+
+
+def _read_texts(hyp: File, refs: Sequence[Path]) -> Texts:
+    from sixfold.scoring.report import read_references, read_texts
+
+    if hyp is None:
+        raise ValueError("what is to be scored? Give --hyp and --ref, or a RUN")
+    hypotheses = read_texts(hyp)
+    return Texts(str(hyp), hypotheses, read_references(refs, hyp, len(hypotheses)))
+
+
+class _Scored:
+    """A run that is scored."""
+
+    def __init__(self, run: Path, device: str, imports: list[Path] | None, settings: dict[str, str]):
+        from sixfold.api.load import open_run
+        from sixfold.spec.registry import import_file
+
+        for file in imports or []:
+            import_file(file)
+        self.run = run
+        self.model, self.tokenizers, self.config = open_run(run, device, settings)
+
+    def own_metrics(self) -> list[str]:
+        """What it was validated by, and where that is one of the usual ones, the others."""
+        own = self.config.training.metric
+        own = "bleu" if own in ("auto", "loss", "perplexity") else own
+        return [own, *(name for name in USUAL if own in USUAL and name != own)]
+
+    def own_loss(self, part: Any) -> dict[str, Any]:
+        from sixfold.scoring.held_out import own_loss
+
+        return own_loss(self.config, self.tokenizers, self.model, part).json()
+
+    def decode(self, source: File, refs: Sequence[Path], part: Any, out: File) -> Texts:
+        """What it makes of a file, or of its own held-out text, beside what is right."""
+        from sixfold.runs.run import Run
+        from sixfold.scoring.held_out import own_references
+        from sixfold.scoring.report import read_references, read_texts
+
+        if source is None and refs:
+            raise ValueError("what is the run to read? Give --source-file, or no --ref for its own text")
+        if source is None:
+            own = own_references(Run(self.run), self.config, self.tokenizers, part)
+            sources, truth = [each.source for each in own], [each.targets for each in own]
+        else:
+            sources = read_texts(source)
+            truth = read_references(refs, source, len(sources))
+        return Texts(str(self.run), list(self._translated(sources, out)), truth)
+
+    def _translated(self, sources: Sequence[str], out: File) -> Iterator[str]:
+        from sixfold.decoding.translator import Translator
+
+        translator = Translator(self.model, self.tokenizers, self.config.decoding)  # type: ignore[arg-type]
+        progress = Progress()
+        output = None if out is None else Output(out)
+        for number, found in enumerate(translator.stream(sources), 1):
+            progress.count(len(found.tokens))
+            if found.note:
+                progress.say(f"line {number:,}: {found.note}")
+            if output is not None:
+                output.write(one_line(found.text))
+            yield found.text
+        if output is not None:
+            output.close()
+        progress.close()
+
+
+def _report(texts: Texts, metrics: Sequence[Metric], other: File, as_json: bool) -> None:
+    """Print the scores, or how two systems compare."""
+    from sixfold.scoring.report import check_counts, compare_texts, comparison_rows, read_texts, score_texts
+
+    if other is None:
+        results = score_texts(texts.hypotheses, texts.references, metrics)
+        rows = [result.row() for result in results]
+        told: list[dict[str, Any]] = [result.json() for result in results]
+    else:
+        others = read_texts(other)
+        check_counts({Path(texts.name): len(texts.hypotheses), other: len(others)})
+        compared = compare_texts(texts.hypotheses, others, texts.references, metrics)
+        rows = [row for each in compared for row in comparison_rows(each, texts.name, str(other))]
+        told = [each.json() for each in compared]
+    if as_json:
+        print_json({"texts": len(texts.hypotheses), "scores": told})
+        return
+    shown = table(f"{len(texts.hypotheses):,} texts", "", "", right=(1,))
+    for row in rows:
+        shown.add_row(*(Text(printable(cell)) for cell in row))
+    console().print(shown)
+
+
+def _report_likelihood(scored: _Scored, source: File, target: File, as_json: bool) -> None:
+    """A line for each text on standard output, all together on standard error; with --json both in one object.
+
+    Texts are read as they are needed, and nothing of them is kept.
+    """
+    from sixfold.scoring.likelihood import likelihood, perplexity
+
+    pairs, progress = _pairs(scored.config, source, target), Progress("texts", show=not sys.stdout.isatty())
+    found = likelihood(scored.model, scored.tokenizers, pairs, scored.config.decoding.batch_tokens)
+    total = perplexity(_told(found, progress, as_json)).json()
+    if as_json:
+        typer.echo("\n  ],\n" + json.dumps(total, indent=2).removeprefix("{\n"))
+        return
+    sys.stdout.flush()
+    for name, value in total.items():
+        progress.say(f"{name} {_shown(value)}")
+
+
+def _told(found: Iterable[Likelihood], progress: Progress, as_json: bool) -> Iterator[Likelihood]:
+    """The same, each printed as it comes; as JSON, in a list "each" that is still open after the last."""
+    for number, each in enumerate(found, 1):
+        if as_json:
+            begin = '{\n  "each": [\n' if number == 1 else ",\n"
+            typer.echo(begin + indent(json.dumps(each.json(), indent=2), "    "), nl=False)
+        else:
+            typer.echo(f"{each.log_prob:.6f}\t{each.tokens}\t{each.perplexity:.6f}")
+        progress.count(each.tokens)
+        if each.note:
+            progress.say(f"line {number:,}: {each.note}")
+        yield each
+
+
+def _pairs(config: Config, source: File, target: File) -> Iterator[tuple[str | None, str]]:
+    from sixfold.scoring.report import stream_pairs, stream_texts
+
+    if target is None:
+        raise ValueError("whose likelihood? Give --target-file")
+    if config.model.kind != "encoder_decoder":
+        not_with("a language model, which reads no source", {"--source-file"} if source else set())
+        return ((None, text) for text in stream_texts(target))
+    if source is None:
+        raise ValueError("given what? Give --source-file, the source of each line of --target-file")
+    return stream_pairs(source, target)
+
+
+def _report_facts(facts: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(facts)
+        return
+    for name, value in facts.items():
+        typer.echo(f"{name} {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    return f"{value:,.4f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)

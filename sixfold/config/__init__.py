@@ -1,0 +1,1 @@
+"""The configuration: its schema, its error messages, and the recipes."""

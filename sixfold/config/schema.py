@@ -1,0 +1,368 @@
+"""The configuration: typed, strict, from a YAML file and the command line.
+
+Every key is declared here once; `--help` and the errors know it from here. What the command line says
+wins over the file, and the file over the defaults. torch is not imported.
+"""
+
+from __future__ import annotations
+
+import difflib
+import io
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from sixfold.config.errors import explain
+from sixfold.disk.atomic import write_text
+
+if TYPE_CHECKING:
+    import sixfold.text.tokenizer as text
+    from sixfold.core.place import Sizes
+
+
+_LARGEST_SEED = 2**32 - 1  # some generators take no more, and others multiples of it
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class Vocabularies(Section):
+    """Sizes of separate vocabularies."""
+
+    source: int
+    target: int
+
+
+TokenizerKind = Literal["bpe", "unigram", "characters", "bytes", "words", "symbols"]
+
+
+class Tokenizers(Section):
+    """Separate tokenizers."""
+
+    source: TokenizerKind
+    target: TokenizerKind
+
+
+class Files(Section):
+    """One corpus, where a path alone does not say enough."""
+
+    path: str | None = None  # a prefix, a TSV, a JSONL or a text
+    source: str | None = None  # or two files, line by line
+    target: str | None = None
+    weight: float = Field(1.0, gt=0, le=1e6)  # how often each line comes in an epoch
+
+
+Corpus = str | Files | list[str | Files]
+EMBEDDED = "pronounce:"  # text that comes with sixfold
+
+
+class Data(Section):
+    """The text."""
+
+    train: Corpus | None = Field(
+        None,
+        description="a prefix (PREFIX.en and PREFIX.de), a .tsv, a .jsonl, a text for language models, each also .gz; "
+        "or {source: FILE, target: FILE}; or {path: FILE, weight: 2}; or a list of these",
+    )
+    valid: Corpus | None = Field(None, description="the same, to validate on")
+    test: Corpus | None = Field(None, description="the same, never looked at in training")
+    source: str | None = Field(None, description="suffix, column (a number, or a name in the first line) or field")
+    target: str | None = Field(None, description="the same; for a language model the field of the text")
+    tokenizer: TokenizerKind | Tokenizers = Field(
+        "bpe", description="bpe, unigram, characters, bytes, words or symbols; or {source: KIND, target: KIND}"
+    )
+    vocabulary: int | Vocabularies | None = Field(
+        None, description="words of the joint vocabulary, or {source: N, target: N} for separate ones"
+    )
+    max_length: int = Field(256, gt=0, description="longer pairs, in tokens, are dropped and counted")
+    context: int = Field(256, gt=1, description="tokens a language model sees at once")
+
+    @field_validator("source", "target", mode="before")
+    @classmethod
+    def _column(cls, value: Any) -> Any:
+        return str(value) if type(value) is int else value  # YAML reads a column's number as a number
+
+
+class Model(Section):
+    """The architecture."""
+
+    kind: Literal["encoder_decoder", "decoder_only", "encoder_only"] = Field(
+        "encoder_decoder", description="encoder_decoder, decoder_only or encoder_only"
+    )
+    d_model: int = Field(512, description="width of the model")
+    d_ff: int = Field(2048, description="width inside the feed-forward layers")
+    heads: int = Field(8, description="attention heads")
+    d_head: int | None = Field(None, description="width of a head [default: d_model / heads]")
+    layers: int | None = Field(None, description="layers of each stack [default: 6]")
+    encoder_layers: int | None = Field(None, description="layers of the encoder, where it differs")
+    decoder_layers: int | None = Field(None, description="layers of the decoder, where it differs")
+    classes: int = Field(0, description="classes, for an encoder_only model that classifies whole texts")
+    dropout: float = Field(0.1, description="dropout on embeddings and sub-layer outputs")
+    modifications: list[str | dict[str, dict[str, Any] | None]] = Field(
+        [], description="names, or NAME:key=value; `sixfold list` shows them"
+    )
+
+
+class Training(Section):
+    """The loop."""
+
+    steps: int | None = Field(None, gt=0, description="optimiser steps [default: 20000]")
+    minutes: float | None = Field(None, gt=0, description="in place of steps: as many as a probe says fit")
+    batch_tokens: int = Field(
+        4096, gt=0, description="target tokens with padding in one optimiser step, over all processes"
+    )
+    accumulate: int = Field(1, gt=0, description="micro-batches that make up a step, to save memory")
+    optimizer: Literal["adamw", "adafactor", "sgd", "muon"] = Field(
+        "adamw", description="adamw, adafactor, sgd or muon"
+    )
+    learning_rate: float = Field(1e-3, gt=0, description="the highest rate of the schedule")
+    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant", "warmup_stable_decay"] = Field(
+        "inverse_sqrt", description="inverse_sqrt, cosine, linear, constant or warmup_stable_decay"
+    )
+    warmup_steps: int = Field(1000, ge=0, description="steps in which the rate rises")
+    betas: tuple[float, float] = Field((0.9, 0.98), strict=False, description="of adamw")
+    weight_decay: float = Field(0.01, ge=0, description="on matrices; vectors and tables do not decay")
+    clip: float = Field(1.0, ge=0, description="largest norm of the whole gradient; 0: no clipping")
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="share of the target that goes to all other words")
+    average: int | float | None = Field(
+        None,
+        description="validate and keep averaged weights: of the last K checkpoints (2, 3, …), or exponentially (0.999)",
+    )
+    validate_every: int = Field(1000, gt=0, description="steps between validations")
+    metric: str = Field(
+        "auto", description="what says which weights are best: loss, bleu, chrf, exact_match, …  [auto: by the task]"
+    )
+    patience: int | None = Field(None, gt=0, description="stop after so many validations without a better one")
+    checkpoint_every: int = Field(1000, gt=0, description="steps between checkpoints")
+    keep: int = Field(2, gt=0, description="how many checkpoints to keep, beside the best")
+    log_every: int = Field(50, gt=0, description="steps between lines of the log")
+    seed: int = Field(1, ge=0, le=_LARGEST_SEED, description="of weights, dropout and the order of the data")
+    deterministic: bool = Field(True, description="the same numbers every time, on the same machine")
+    device: str = Field("auto", description="auto, cpu, cuda, mps")
+    precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto, float32 or bfloat16")
+    compile: bool = Field(False, description="compile the model with torch.compile")
+    recompute: bool = Field(False, description="recompute activations in the backward pass, to save memory")
+    parallel: Literal["ddp", "fsdp"] = Field("ddp", description="with many processes: ddp, or fsdp for large models")
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Training:
+        if self.steps is not None and self.minutes is not None:
+            raise ValueError(f"give training.steps or training.minutes, got both ({self.steps} and {self.minutes})")
+        return self
+
+    @field_validator("average")
+    @classmethod
+    def _average(cls, value: int | float | None) -> int | float | None:
+        if value is not None and not (isinstance(value, int) and value >= 2) and not 0 < value < 1:
+            raise ValueError("say how many checkpoints (at least 2), or a decay between 0 and 1")
+        return value
+
+
+class Decoding(Section):
+    """How texts are written: in validation, by `translate`, `generate` and `score`."""
+
+    max_length: int = Field(256, gt=0, description="most tokens of an output")
+    max_ratio: float = Field(3.0, gt=0, le=1e6, description="and at most so many for each source token, plus ten")
+    min_length: int = Field(0, ge=0, description="fewest tokens of an output")
+    max_source: int = Field(1024, gt=0, description="most tokens of a source that are read")
+    too_long: Literal["truncate", "refuse"] = Field(
+        "truncate", description="what becomes of a longer source: truncate (with a warning) or refuse"
+    )
+    batch_tokens: int = Field(4096, gt=0, description="source tokens decoded together, times the hypotheses of each")
+    precision: Literal["float32", "int8", "auto"] = Field(
+        "float32", description="float32: the model's own; int8: linear maps in 8 bits; auto: int8 on a CPU"
+    )
+    beam_size: int = Field(1, gt=0, description="hypotheses of a sentence side by side; 1: greedy")
+    n_best: int = Field(1, gt=0, description="how many outputs to give; those of a beam all differ")
+    length_penalty: float | Literal["average", "none"] = Field(
+        0.6,
+        description="beams are ranked by log p / ((5+L)/6)^VALUE, L tokens with the end; "
+        "average: log p / L; none: log p",
+    )
+    beam_groups: int = Field(1, gt=0, description="diverse beam search: groups that avoid each other's words")
+    diversity: float = Field(0.5, ge=0, description="and how much a word costs for each earlier group that took it")
+    sample: bool = Field(False, description="draw words by their probability instead of searching for the best")
+    temperature: float = Field(1.0, ge=1e-3, description="flatten (> 1) or sharpen (< 1) the probabilities drawn from")
+    top_k: int = Field(0, ge=0, description="draw from the k likeliest words only; 0: all")
+    top_p: float = Field(
+        1.0, gt=0, le=1, description="draw from the likeliest words that together have this probability"
+    )
+    min_p: float = Field(0.0, ge=0, lt=1, description="draw only words at least so likely as this times the likeliest")
+    seed: int = Field(
+        1, ge=0, le=_LARGEST_SEED, description="of what is drawn: the same seed and text give the same output"
+    )
+    no_repeat_ngram_size: int = Field(0, ge=0, description="say no n tokens in a row twice; 0: as often as it likes")
+    repetition_penalty: float = Field(1.0, ge=1, description="multiply log p of words said before by this")
+    coverage_penalty: float = Field(0.0, ge=0, description="prefer outputs that looked at all of the source, so much")
+    forbidden_words: list[str] = Field([], description="words that are never said: '[one, two words]'")
+    replace_unknown: bool = Field(
+        False, description="copy the source word in place of an unknown one (word vocabularies)"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Decoding:
+        if self.min_length > self.max_length:
+            raise ValueError(f"min_length {self.min_length} is more than max_length {self.max_length}")
+        if not isinstance(self.length_penalty, str) and abs(self.length_penalty) > 10:
+            raise ValueError(f"a length_penalty is from -10 to 10, got {self.length_penalty:g}")
+        if not self.sample and self.n_best > self.beam_size:
+            raise ValueError(f"n_best {self.n_best} needs a beam_size at least as large, got {self.beam_size}")
+        if self.beam_size % self.beam_groups:
+            raise ValueError(f"beam_size {self.beam_size} can't be divided into {self.beam_groups} beam_groups")
+        if self.sample and self.beam_size > 1:
+            raise ValueError(f"sample draws words and has no beam: give n_best, not beam_size {self.beam_size}")
+        return self
+
+
+class Config(Section):
+    """A whole run."""
+
+    data: Data = Data()
+    model: Model = Model()
+    training: Training = Training()
+    decoding: Decoding = Decoding()
+
+    def sizes(self) -> Sizes:
+        """The sizes of the model, with the vocabulary that is asked for."""
+        words = self.data.vocabulary
+        if words is None:
+            raise ValueError("how many words? Give --data.vocabulary, or a recipe that says it")
+        return self._sizes({"vocab": words} if isinstance(words, int) else {f"{k}_vocab": v for k, v in words})
+
+    def sizes_with(self, tokenizers: text.Tokenizers) -> Sizes:
+        """The sizes of the model, with the vocabulary that there is."""
+        source, target = len(tokenizers.source), len(tokenizers.target)
+        return self._sizes({"vocab": target} if tokenizers.joint else {"source_vocab": source, "target_vocab": target})
+
+    def _sizes(self, vocabulary: dict[str, int]) -> Sizes:
+        from sixfold.core.place import Sizes
+
+        model, both = self.model, 6 if self.model.layers is None else self.model.layers
+        return Sizes(
+            d_model=model.d_model,
+            d_ff=model.d_ff,
+            heads=model.heads,
+            d_head=model.d_head or 0,
+            encoder_layers=both if model.encoder_layers is None else model.encoder_layers,
+            decoder_layers=both if model.decoder_layers is None else model.decoder_layers,
+            classes=model.classes,
+            dropout=model.dropout,
+            **vocabulary,
+        )
+
+    def with_steps(self, steps: int) -> Config:
+        """The same, with a number of steps in place of minutes."""
+        training = self.training.model_copy(update={"steps": steps, "minutes": None})
+        return self.model_copy(update={"training": training})
+
+    def with_whole_paths(self) -> Config:
+        """The same, with paths that mean the same wherever one stands."""
+        parts = {part: _whole(getattr(self.data, part)) for part in ("train", "valid", "test")}
+        return self.model_copy(update={"data": self.data.model_copy(update=parts)})
+
+    def with_modifications(self, more: Iterable[str]) -> Config:
+        """The same, with further modifications."""
+        model = self.model.model_copy(update={"modifications": [*self.model.modifications, *more]})
+        return self.model_copy(update={"model": model})
+
+
+def _whole(corpus: Any) -> Any:
+    if isinstance(corpus, list):
+        return [_whole(item) for item in corpus]
+    if isinstance(corpus, Files):
+        own = {name: _whole(getattr(corpus, name)) for name in ("path", "source", "target")}
+        return corpus.model_copy(update=own)
+    return corpus if corpus is None or corpus.startswith(EMBEDDED) else str(Path(os.path.expanduser(corpus)).absolute())
+
+
+def keys() -> Iterator[tuple[str, FieldInfo]]:
+    """Every key that can be set, such as "model.d_model", with its description and default."""
+    for section, field in Config.model_fields.items():
+        kind = cast("type[Section]", field.annotation)
+        for key, leaf in kind.model_fields.items():
+            yield f"{section}.{key}", leaf
+
+
+def read_config(recipe: str | Path | None = None, settings: Mapping[str, str] | None = None) -> Config:
+    """A recipe (a file, or the name of one that comes with sixfold) with settings such as {"model.heads": "4"}."""
+    tree = {} if recipe is None else _read_recipe(recipe)
+    for key, text in (settings or {}).items():
+        section, _, name = key.partition(".")
+        tree.setdefault(section, {})
+        tree[section] = {**_without_rival(tree[section] or {}, key, settings or {}), name: _parse(text, f"--{key}")}
+    try:
+        return Config.model_validate({section: values or {} for section, values in tree.items()})
+    except ValidationError as error:
+        if recipe is not None and settings:
+            read_config(recipe)  # a mistake in the file is said to be there; else it is in the settings
+        raise ValueError(("" if recipe is None or settings else f"{recipe}: ") + _explain(error)) from None
+
+
+def change_decoding(decoding: Decoding, changes: Mapping[str, Any]) -> Decoding:
+    """The same with other values, which are checked like those of a file."""
+    try:
+        return Config.model_validate({"decoding": {**decoding.model_dump(), **changes}}).decoding
+    except ValidationError as error:
+        raise ValueError(_explain(error)) from None
+
+
+def _without_rival(values: dict[str, Any], key: str, settings: Mapping[str, str]) -> dict[str, Any]:
+    """Minutes on the command line win over a file's steps, and the other way round."""
+    rival = {"training.steps": "training.minutes", "training.minutes": "training.steps"}.get(key)
+    return {k: v for k, v in values.items() if rival in settings or f"training.{k}" != rival}
+
+
+def write_config(config: Config, path: Path) -> None:
+    """Write every key as it was resolved."""
+    text = io.StringIO()
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style, yaml.width = False, 4096
+    yaml.dump(config.model_dump(mode="json"), text)
+    write_text(path, text.getvalue())
+
+
+def recipes() -> dict[str, Path]:
+    """The recipes that come with sixfold, by name."""
+    folder = Path(str(resources.files("sixfold.config") / "recipes"))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def _read_recipe(recipe: str | Path) -> dict[str, Any]:
+    path = recipes().get(str(recipe), Path(recipe))
+    if not path.is_file():
+        near = difflib.get_close_matches(str(recipe), recipes(), n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"there is no recipe {str(recipe)!r}; {hint}there are {', '.join(recipes())}, or give a file")
+    try:
+        tree = _parse(path.read_text(encoding="utf-8"), str(path))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    if tree is not None and not isinstance(tree, dict):
+        raise ValueError(f"{path} must hold sections ({', '.join(Config.model_fields)}), got {type(tree).__name__}")
+    for section, values in (tree or {}).items():
+        if section in Config.model_fields and not isinstance(values, dict | None):
+            raise ValueError(f"{path}: {section} must hold keys and values, got {values!r}")
+    return tree or {}
+
+
+def _parse(text: str, where: str) -> Any:
+    """YAML 1.2: 4e-3 is a number and `no` is a word."""
+    try:
+        return YAML(typ="safe", pure=True).load(io.StringIO(text))
+    except YAMLError as error:
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark is not None else ""
+        raise ValueError(f"{where}{line}: {problem}") from None
+
+
+def _explain(error: ValidationError) -> str:
+    return explain(error, Config, Section.__subclasses__())

@@ -1,0 +1,1 @@
+"""What any architecture needs. This layer knows no files, no text and no ranks."""

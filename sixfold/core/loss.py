@@ -1,0 +1,191 @@
+"""Cross-entropy over a large vocabulary without ever holding the logits of a whole batch.
+
+Letters: N tokens, D model width, V words, c tokens of one chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from sixfold.core.ids import PAD
+
+CHUNK = 512  # tokens whose logits exist at one time: enough for a fast product, few enough for the cache
+
+
+class Scored(NamedTuple):
+    """The loss of many targets. Those that are PAD do not count."""
+
+    sum: Tensor  # what is minimised
+    tokens: Tensor  # how many were scored
+    plain: Tensor  # Σ −log p(target), whatever the smoothing: what is reported; it has no gradient
+
+
+# A piece of the loss: states (c, D) and targets (c,) → the sum, the plain sum, a tensor, and the sum's gradient
+# with respect to that.
+Piece = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
+
+
+def chunked_cross_entropy(
+    logits_of: Callable[[Tensor], Tensor],
+    x: Tensor,
+    targets: Tensor,
+    parameters: Sequence[Tensor],
+    smoothing: float = 0.0,
+) -> Scored:
+    """Σ −log p(target) over the targets that are not PAD, for a head that has logits.
+
+    The smoothed target has 1 − ε on the right word and ε/(V − 1) on every other but PAD.
+
+    `logits_of` maps (c, D) to (c, V) by `parameters`, and must not need its own output in its
+    backward: the gradient is computed in its place.
+    """
+
+    def piece(xs: Tensor, ts: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        logits = logits_of(xs)
+        gradient = _exact(logits.detach())
+        return *gradient_in_place(gradient, ts, smoothing), logits, gradient.to(logits.dtype)
+
+    if torch.compiler.is_compiling():
+        log_p = _exact(logits_of(x.flatten(0, -2))).log_softmax(-1)
+        return _score_whole(lambda _, ts: _both(log_p, ts, smoothing), x, targets)
+    return chunked(piece, x, targets, parameters)
+
+
+def chunked_likelihood(
+    log_probs_of: Callable[[Tensor], Tensor],
+    x: Tensor,
+    targets: Tensor,
+    parameters: Sequence[Tensor],
+    smoothing: float = 0.0,
+    rows: int | None = None,
+) -> Scored:
+    """The same for a head that has log-probabilities, but no logits."""
+    return chunked_loss(lambda xs, ts: _both(log_probs_of(xs), ts, smoothing), x, targets, parameters, rows)
+
+
+def chunked_loss(
+    loss_of: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    x: Tensor,
+    targets: Tensor,
+    parameters: Sequence[Tensor],
+    rows: int | None = None,
+) -> Scored:
+    """The same for a head that knows a cheaper way from (c, D) and (c,) to the sum and the plain sum."""
+
+    def piece(xs: Tensor, ts: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        loss, plain = loss_of(xs, ts)
+        return loss.detach(), plain.detach(), loss, torch.ones_like(loss)
+
+    if torch.compiler.is_compiling():
+        return _score_whole(loss_of, x, targets)
+    return chunked(piece, x, targets, parameters, rows)
+
+
+def chunked(piece: Piece, x: Tensor, targets: Tensor, parameters: Sequence[Tensor], rows: int | None = None) -> Scored:
+    """The sums over pieces of `rows` (default: CHUNK) tokens.
+
+    While a piece's intermediate results are there, its gradients are sent back at once to x and the
+    parameters: nothing is computed twice, and N×V numbers never exist.
+    """
+    x_ND, targets_N = x.flatten(0, -2), targets.flatten()
+    tokens, rows = (targets_N != PAD).sum(), rows or CHUNK
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (x, *parameters)):
+        total, plain = _Chunked.apply(piece, rows, targets_N, x_ND, *parameters)
+        return Scored(total, tokens, plain)
+    sums = [torch.stack(piece(xs, ts)[:2]) for xs, ts in _chunks(rows, x_ND, targets_N)]
+    total, plain = torch.stack(sums).sum(0)
+    return Scored(total, tokens, plain)
+
+
+def _score_whole(loss_of: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], x: Tensor, targets: Tensor) -> Scored:
+    """All at once: a compiler decides by itself what to keep."""
+    total, plain = loss_of(x.flatten(0, -2), targets.flatten())
+    return Scored(total, (targets != PAD).sum(), plain.detach())
+
+
+def _both(log_p: Tensor, targets_N: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """The sum with smoothing, and without."""
+    plain = smoothed_loss(log_p, targets_N, 0.0, ignore=PAD)
+    return (smoothed_loss(log_p, targets_N, smoothing, ignore=PAD) if smoothing else plain), plain
+
+
+def smoothed_loss(log_p: Tensor, targets_N: Tensor, smoothing: float, ignore: int | None = None) -> Tensor:
+    """Σ −log p(target), for log-probabilities (N, V): 1 − ε on the right word, ε/(V − 1) on the others.
+
+    `ignore` is a target that is not scored, and a word that gets no share.
+    """
+    others = smoothing / max(log_p.shape[1] - 1, 1)
+    losses_N = -(1 - smoothing - others) * log_p.gather(1, targets_N[:, None])[:, 0]
+    if smoothing:
+        shared = log_p.sum(-1) if ignore is None else log_p.sum(-1) - log_p[:, ignore]
+        losses_N = losses_N - others * shared
+    return losses_N.sum() if ignore is None else (losses_N * (targets_N != ignore)).sum()
+
+
+def gradient_in_place(logits_NV: Tensor, targets_N: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """The same with smoothing and without, PAD ignored; afterwards `logits_NV` holds the gradient of the former.
+
+    With q the smoothed target and Q = Σ q:  loss = Q·log Z − Σ q·logit,  gradient = Q·p − q.
+    """
+    others = smoothing / (logits_NV.shape[1] - 1)
+    mass = 1 - others if smoothing else 1.0  # PAD's share is given to nobody
+    real_N1 = (targets_N != PAD).to(logits_NV.dtype)[:, None]
+    right_N1 = logits_NV.gather(1, targets_N[:, None])
+    rest_N1 = others * (logits_NV.sum(-1, keepdim=True) - logits_NV[:, PAD, None]) if smoothing else 0.0
+    highest_N1 = logits_NV.amax(-1, keepdim=True)
+    z_N1 = logits_NV.sub_(highest_N1).exp_().sum(-1, keepdim=True)
+    log_z_N1 = z_N1.log() + highest_N1
+    loss_N1 = mass * log_z_N1 - (1 - smoothing - others) * right_N1 - rest_N1
+    logits_NV.mul_(real_N1 * mass / z_N1)
+    if smoothing:
+        logits_NV.sub_(real_N1 * others)
+        logits_NV[:, PAD, None] += real_N1 * others
+    logits_NV.scatter_add_(1, targets_N[:, None], -(1 - smoothing - others) * real_N1)
+    return (loss_N1 * real_N1).sum(), ((log_z_N1 - right_N1) * real_N1).sum()
+
+
+class _Chunked(torch.autograd.Function):
+    """The sums of all pieces; the gradients of the first are ready when the forward is done."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, piece: Piece, rows: int, targets_N: Tensor, x_ND: Tensor, *parameters: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        total, total_plain = x_ND.new_zeros(2, dtype=torch.promote_types(x_ND.dtype, torch.float32)).unbind()
+        grad_x = torch.empty_like(x_ND)
+        wanted = [p for p in parameters if p.requires_grad]
+        grads: list[Tensor] = []
+        for number, (xs, ts, grad_xs) in enumerate(_chunks(rows, x_ND, targets_N, grad_x)):
+            xs = xs.detach().requires_grad_()
+            with torch.enable_grad():
+                loss, plain, output, gradient = piece(xs, ts)
+            total, total_plain = total + loss, total_plain + plain
+            new_x, *new = torch.autograd.grad(output, [xs, *wanted], gradient, materialize_grads=True)
+            grad_xs.copy_(new_x)
+            add = Tensor.add_ if number > 1 else Tensor.add  # the first gradients may share memory with each other
+            grads = [add(old, g) for old, g in zip(grads, new, strict=True)] if number else list(new)
+        ctx.wanted = [p.requires_grad for p in parameters]
+        ctx.save_for_backward(grad_x, *grads)
+        ctx.mark_non_differentiable(total_plain)
+        return total, total_plain
+
+    @staticmethod
+    def backward(ctx: Any, scale: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # somebody asked for a graph of the gradients, and they have none
+            raise RuntimeError("this loss can be differentiated once, not twice")
+        grad_x, *grads = (g * scale for g in ctx.saved_tensors)
+        each: Iterator[Tensor] = iter(grads)
+        return None, None, None, grad_x, *(next(each) if wanted else None for wanted in ctx.wanted)
+
+
+def _chunks(rows: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    return zip(*(t.split(rows) for t in tensors), strict=True)
+
+
+def _exact(logits: Tensor) -> Tensor:
+    """At least float32: a sum over 30,000 words is no task for half precision."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -1,0 +1,1 @@
+"""The fast decoding step for plain models on a CPU."""

@@ -1,0 +1,1 @@
+"""Rules that forbid or demand words while decoding."""

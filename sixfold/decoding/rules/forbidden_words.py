@@ -1,0 +1,173 @@
+"""Words that are never said, in whatever pieces the model would write them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sixfold.core.ids import EOS
+from sixfold.decoding.rules.phrase_automaton import BROKEN, Ints, Match, Phrases, Spellings, Walk, spellings, stripped
+from sixfold.decoding.rules.rule import Rule
+from sixfold.text.tokenizer import Tokenizer
+
+FAR = 8  # tokens: who has so much room has room enough, and no way is longer
+_MOST_MASKS = 1000  # that are kept, each as large as the vocabulary
+_DEAD, _UNKNOWN = 0, -1
+
+State = tuple[bytes, int]  # the first bytes of a character, and the number of a match
+
+
+class ForbiddenWords(Rule):
+    """The output's text has none of these words or phrases as a whole word (see `phrases`).
+
+    Where one stands at the end and a letter could make it another word ("cat", "cats"), all words but those that do
+    are forbidden, the end among them; and it may not stand there if no word can.
+    """
+
+    def __init__(self, words: Sequence[str], tokenizer: Tokenizer):
+        self.words = stripped(words, "forbidden words")
+        self._phrases = Phrases(self.words)
+        self._texts = _Texts(self._phrases, spellings(tokenizer))
+        self._walk = Walk(self._texts.start, self._texts.after)
+        self._masks: dict[tuple[State, int, torch.device], Tensor] = {}
+
+    def describe(self) -> str:
+        more = f" and {len(self.words) - 3} more" if len(self.words) > 3 else ""
+        return f"never say {', '.join(map(repr, self.words[:3]))}{more}"
+
+    def found_in(self, text: str) -> bool:
+        """Whether a text that is complete has one of them."""
+        return bool(self._phrases.find(text))
+
+    def breaks(self, said: Sequence[int], *, over: bool) -> bool:
+        state = self._walk(said)
+        return not self._texts.may_end(state) if over else self._texts.way_out(state) == FAR
+
+    def apply(self, log_p: Tensor, said: Sequence[int], room: int) -> None:
+        # Without room the end alone can be chosen; but what the model would have said is still told apart.
+        log_p.masked_fill_(self._mask(self._walk(said), min(max(room, 1), FAR), log_p.device), -torch.inf)
+
+    def _mask(self, state: State, room: int, device: torch.device) -> Tensor:
+        """(V,): which words are forbidden."""
+        mask = self._masks.get((state, room, device))
+        if mask is None:
+            if len(self._masks) >= _MOST_MASKS:
+                self._masks.clear()
+            mask = torch.from_numpy(self._texts.ways_out(state) >= room).to(device)
+            self._masks[state, room, device] = mask
+        return mask
+
+
+@lru_cache(maxsize=8)
+def forbidden_words(words: tuple[str, ...], tokenizer: Tokenizer) -> ForbiddenWords:
+    """The same object for the same words, which is expensive to fill and can serve any number of outputs."""
+    return ForbiddenWords(words, tokenizer)
+
+
+class _Texts:
+    """All texts without a phrase, as an automaton over ids whose states are found when they are needed.
+
+    A state is a match (numbered) and the bytes of a character that is not complete yet. From the match 0, which stands
+    for all texts with a phrase, there is no way out.
+    """
+
+    def __init__(self, phrases: Phrases, vocabulary: Spellings):
+        self._phrases, self._vocabulary = phrases, vocabulary
+        self._matches: list[Match] = [Match()]
+        self._numbers: dict[Match, int] = {}
+        self._table: Ints = np.zeros((1, len(phrases)), dtype=np.int32)  # match, code → match
+        self._way_out: dict[State, int] = {}
+        codes = np.array([phrases.code(character) for character in vocabulary.characters], dtype=np.int32)
+        self._columns = [codes[column] for column in vocabulary.columns]
+        self.start: State = (b"", self._number(Match()))
+
+    def after(self, state: State, id_: int) -> State:
+        """The state when this was added."""
+        text, pending = self._vocabulary.read(state[0], id_)
+        match = state[1]
+        for character in text:
+            match = self._read(match, self._phrases.code(character))
+        return pending, match
+
+    def may_end(self, state: State) -> bool:
+        """Whether the text has no phrase if it ends here."""
+        match = self._settled(state)
+        return match != _DEAD and not self._phrases.at_end(self._matches[match])
+
+    def ways_out(self, state: State) -> NDArray[np.int8]:
+        """For each id: how many more tokens after it until the text may end. For EOS: −1, or no way."""
+        ways = np.full(len(self._vocabulary), FAR, dtype=np.int8)
+        matches, places = np.unique(self._after_whole(state), return_inverse=True)
+        found = np.array([self.way_out((b"", match)) for match in matches.tolist()], dtype=np.int8)
+        ways[self._vocabulary.whole] = found[places]
+        for id_ in self._vocabulary.other:
+            ways[id_] = self.way_out(self.after(state, id_))
+        ways[EOS] = -1 if self.may_end(state) else FAR
+        return ways
+
+    def way_out(self, state: State) -> int:
+        """Tokens after which the text may end, none in most places. No way where every next word begins with a space.
+
+        Half a character is completed byte by byte; then it goes on with whole characters.
+        """
+        if state not in self._way_out:
+            pending, match = state
+            if self.may_end(state):
+                tokens = 0
+            elif pending:
+                missing, codes = self._phrases.completed(pending)
+                ways = (self.way_out((b"", self._read(match, code))) for code in codes)
+                tokens = min(missing + min(ways, default=FAR), FAR)
+            else:
+                tokens = self._search_way_out(match)
+            self._way_out[state] = tokens
+        return self._way_out[state]
+
+    def _search_way_out(self, match: int) -> int:
+        tokens, edge = 0, {match}
+        seen = edge | {_DEAD}
+        while edge and tokens < FAR and not any(self.may_end((b"", match)) for match in edge):
+            there = [np.unique(self._after_whole((b"", match))).tolist() for match in edge - {_DEAD}]
+            tokens, edge = tokens + 1, set().union(*there) - seen
+            seen |= edge
+        return tokens if edge else FAR
+
+    def _after_whole(self, state: State) -> Ints:
+        """The match after each id that is whole characters."""
+        matches = np.full(len(self._vocabulary.whole), self._settled(state), dtype=np.int32)
+        for codes in self._columns:
+            here = matches[: len(codes)]
+            there = self._table[here, codes]
+            if (new := there == _UNKNOWN).any():
+                for match, code in np.unique(np.stack([here[new], codes[new]]), axis=1).T.tolist():
+                    self._read(match, code)
+                there = self._table[here, codes]
+            matches[: len(codes)] = there
+        return matches
+
+    def _settled(self, state: State) -> int:
+        """The match if no byte follows that would complete a character."""
+        pending, match = state
+        return self._read(match, self._phrases.code(BROKEN)) if pending else match
+
+    def _read(self, match: int, code: int) -> int:
+        there = int(self._table[match, code])
+        if there == _UNKNOWN:
+            after, found = self._phrases.read(self._matches[match], code)
+            there = _DEAD if found else self._number(after)
+            self._table[match, code] = there
+        return there
+
+    def _number(self, match: Match) -> int:
+        number = self._numbers.setdefault(match, len(self._matches))
+        if number == len(self._matches):
+            self._matches.append(match)
+            if number == len(self._table):
+                room = np.full_like(self._table, _UNKNOWN)
+                self._table = np.concatenate([self._table, room])
+        return number

@@ -1,0 +1,235 @@
+"""Terms that must occur: all of them are in the output's text, wherever the model finds the best place.
+
+Whether a term is there is seen in the text, in whatever pieces it was written. Writing it is a matter of tokens: those
+of the term with a space before it, or without one where that makes a word too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, reduce
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sixfold.core.ids import EOS
+from sixfold.decoding.rules.forbidden_words import FAR, ForbiddenWords
+from sixfold.decoding.rules.phrase_automaton import BROKEN, Match, Phrases, Walk, is_letter, spellings, stripped
+from sixfold.decoding.rules.rule import Rule
+from sixfold.text.tokenizer import UNK, Tokenizer
+
+Way = tuple[int, ...]
+
+
+class _State(NamedTuple):
+    """A text on its way."""
+
+    pending: bytes = b""  # the first bytes of a character
+    match: Match = Match()
+    space: bool = True  # whether a space is before what comes next, or nothing
+    met: frozenset[int] = frozenset()  # terms that occur, whatever follows
+
+
+class _Option(NamedTuple):
+    """Tokens after which a term is there that was not."""
+
+    term: int
+    way: Way
+
+
+class MustOccur(Rule):
+    """All terms are in the output's text as whole words (see `phrases`), after a forced prefix if there is one.
+
+    The end is forbidden before. Where the model would end, or where there is just enough room, the terms that are
+    missing are written one after the other, the likeliest way first. This remembers where the model would have
+    ended, so every output needs a rule of its own.
+
+    If there are forbidden words, too, it sees to it that none of them is about to be said when a term has to follow.
+    """
+
+    demands = True
+
+    def __init__(
+        self,
+        terms: Sequence[str],
+        tokenizer: Tokenizer,
+        after: Sequence[int] = (),
+        forbidden: ForbiddenWords | None = None,
+    ):
+        self._terms = _terms(stripped(terms, "terms"), tokenizer)
+        self._walk = Walk(_State(), self._terms.after)
+        self._prefix, self._forbidden = tuple(after), forbidden
+        self._would_end: set[tuple[int, ...]] = set()
+
+    def describe(self) -> str:
+        return f"must say {', '.join(map(repr, self._terms.ways))}"
+
+    def check(self, limit: int) -> None:
+        need = len(self._prefix) + self._terms.need(self._walk(self._prefix))
+        if need > limit:
+            prefix = "the prefix and " if self._prefix else ""
+            terms = ", ".join(map(repr, self._terms.ways))
+            raise ValueError(f"{prefix}the terms {terms} need {need} tokens, but at most {limit} may be written")
+
+    def ways(self) -> Mapping[str, Sequence[Way]]:
+        """The tokens of each term, with and without a space before it."""
+        return self._terms.ways
+
+    def apply(self, log_p: Tensor, said: Sequence[int], room: int) -> None:
+        state = self._walk(said)
+        if len(said) < len(self._prefix) or self._terms.all_in(state.met):
+            return
+        said, complete = tuple(said), self._terms.all_in(self._terms.met(state))
+        would_end = said[:-1] in self._would_end or (not complete and bool(log_p[EOS] >= log_p.max()))
+        if would_end:
+            self._would_end.add(said)
+        if not complete:
+            log_p[EOS] = -torch.inf
+        spare = room - self._terms.most(state)
+        if 0 < spare < FAR and self._forbidden is not None:
+            self._forbidden.apply(log_p, said, spare)
+        if spare <= 0 or would_end:
+            self._force(log_p, state, room, must=spare <= 0)
+
+    def progress(self, said: Sequence[int]) -> int:
+        return self._terms.progress(self._walk(said))
+
+    def wants(self, said: Sequence[int]) -> Sequence[int]:
+        if len(said) < len(self._prefix):
+            return ()
+        return tuple(dict.fromkeys(option.way[0] for option in self._terms.options(self._walk(said))))
+
+    def _force(self, log_p: Tensor, state: _State, room: int, must: bool) -> None:
+        """Leave only words that go on with a term, unless this forbids all and can wait."""
+        allowed = torch.zeros_like(log_p, dtype=torch.bool)
+        allowed[self._terms.next_words(state, room)] = True
+        if must or (log_p[allowed] > -torch.inf).any():
+            log_p.masked_fill_(~allowed, -torch.inf)
+
+
+@lru_cache(maxsize=1000)
+def _terms(terms: tuple[str, ...], tokenizer: Tokenizer) -> _Terms:
+    return _Terms(terms, tokenizer)
+
+
+class _Terms:
+    """Which terms a text has, and how to get the others in. The cost of a term is that of its surest way.
+
+    That way is right after whatever text: it begins with a space, or with a sign that no word goes on with.
+    """
+
+    def __init__(self, terms: Sequence[str], tokenizer: Tokenizer):
+        self._vocabulary = spellings(tokenizer)
+        texts = _needed([_known(term, tokenizer) for term in terms])
+        self._phrases = Phrases(texts)
+        self._everything = frozenset(range(len(texts)))
+        self.ways = {text: _ways(text, tokenizer) for text in texts}
+        self._ways = [*self.ways.values()]
+        self._costs = [len(ways[0]) if is_letter(text[0]) else min(map(len, ways)) for text, ways in self.ways.items()]
+        self._options: dict[_State, tuple[_Option, ...]] = {}
+        self._needs: dict[_State, int] = {}
+
+    def after(self, state: _State, id_: int) -> _State:
+        """The state when this was added."""
+        text, pending = self._vocabulary.read(state.pending, id_)
+        match, met = state.match, state.met
+        for character in text:
+            match, found = self._phrases.read(match, self._phrases.code(character))
+            met = met.union(found) if found else met
+        return _State(pending, match, text[-1].isspace() if text else state.space, met)
+
+    def met(self, state: _State) -> frozenset[int]:
+        """The terms that are there if the text ends here."""
+        match, met = state.match, state.met
+        if state.pending:
+            match, found = self._phrases.read(match, self._phrases.code(BROKEN))
+            met = met.union(found)
+        return met.union(self._phrases.at_end(match))
+
+    def all_in(self, met: frozenset[int]) -> bool:
+        return met == self._everything
+
+    def most(self, state: _State) -> int:
+        """Tokens that are enough after whatever comes next: all that is not met for good is written the surest way."""
+        return self._sum(self._everything - state.met)
+
+    def need(self, state: _State) -> int:
+        """Tokens with which all terms can be there; no more than `most`."""
+        if state not in self._needs:
+            ways = [len(option.way) + self._greedy(self._go(state, option.way)) for option in self.options(state)]
+            self._needs[state] = min(ways, default=0)
+        return self._needs[state]
+
+    def options(self, state: _State) -> tuple[_Option, ...]:
+        """The ways, or what is left of them, to each term that is missing. None, if all are there."""
+        if state not in self._options:
+            missing = sorted(self._everything - self.met(state))
+            rests = ((term, way[i:]) for term in missing for way in self._ways[term] for i in range(len(way)))
+            self._options[state] = tuple(
+                _Option(term, way) for term, way in dict.fromkeys(rests) if term in self.met(self._go(state, way))
+            )
+        return self._options[state]
+
+    def next_words(self, state: _State, room: int) -> list[int]:
+        """Words after which the terms are nearer, or none is lost if all are there.
+
+        A space may come before a term even where it could do without one.
+        """
+        if self.all_in(self.met(state)):
+            return [EOS, *self._vocabulary.outside]  # none of these makes another word of the last term
+        options = self.options(state)
+        needs = {word: self.need(self.after(state, word)) for word in dict.fromkeys(o.way[0] for o in options)}
+        nearer = {word for word, need in needs.items() if need < self.need(state)}
+        if not state.space and all(option.way in self._ways[option.term] for option in options):  # none is begun
+            nearer.update(self._ways[option.term][0][0] for option in options)
+        return [word for word in nearer if needs[word] < room]
+
+    def progress(self, state: _State) -> int:
+        """Tokens of the terms that are there, and of the one that is furthest."""
+        begun = (self._costs[option.term] - len(option.way) for option in self.options(state))
+        return self._sum(self.met(state)) + max([0, *begun])
+
+    def _greedy(self, state: _State) -> int:
+        """Tokens if the option that saves most is always taken next; what spoils a term that was there saves less.
+
+        A term's surest way saves nothing and spoils nothing, so no choice is worse: all together need no more than
+        the sum of what the missing terms cost.
+        """
+        tokens = 0
+        while options := self.options(state):
+            here = self.met(state)
+            ends = {option: self._go(state, option.way) for option in options}
+            best = max(
+                options,
+                key=lambda o: self._costs[o.term] - len(o.way) - self._sum(here - self.met(ends[o])),
+            )
+            tokens, state = tokens + len(best.way), ends[best]
+        return tokens
+
+    def _go(self, state: _State, way: Way) -> _State:
+        return reduce(self.after, way, state)
+
+    def _sum(self, terms: frozenset[int]) -> int:
+        return sum(self._costs[term] for term in terms)
+
+
+def _known(term: str, tokenizer: Tokenizer) -> str:
+    """The term as the tokenizer writes it."""
+    ids = tokenizer.encode(term)
+    if UNK in ids:
+        raise ValueError(f"the term {term!r} has words that the vocabulary does not have, and no output can")
+    return tokenizer.decode(ids)
+
+
+def _needed(texts: Sequence[str]) -> list[str]:
+    """Without the terms that other terms bring with them, such as "York" with "New York"."""
+    texts = [*dict.fromkeys(texts)]
+    phrases = Phrases(texts)
+    brought = {number for place, text in enumerate(texts) for number in phrases.find(text) if number != place}
+    return [text for number, text in enumerate(texts) if number not in brought]
+
+
+def _ways(text: str, tokenizer: Tokenizer) -> tuple[Way, ...]:
+    """With a space, and without. These are the same where the tokenizer splits at spaces."""
+    return tuple(dict.fromkeys(tuple(tokenizer.encode(variant)) for variant in (" " + text, text)))

@@ -1,0 +1,164 @@
+"""The interface of a rule, and the rules that need only token ids.
+
+A rule reads the log-probabilities of the next word and changes them; −∞ forbids a word. Rules steer the choice; the
+reported score is the model's own. Rules combine freely. Contradictory demands are an error before the search begins
+where that is decidable; otherwise all words are forbidden at some step, and the search reports it. The maximal length
+of an output is the limit of its job, not a rule.
+
+    MinimumLength        at least n tokens
+    NoRepeatedNgram      no n-gram twice
+    RepetitionPenalty    tokens that were written before are less likely
+    ForcedPrefix         the output begins with given tokens
+    CoveragePenalty      ranks outputs lower whose attention missed parts of the source
+    ForbiddenWords       words that never occur                   (forbidden_words.py)
+    MustOccur            terms that occur                         (required_terms.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sixfold.core.ids import EOS
+
+_LEAST_COVERAGE = 1e-6  # its logarithm must be finite, so that outputs can still be compared
+
+
+class Rule:
+    """A rule that changes nothing. A rule is told the tokens said so far, without BOS."""
+
+    needs_attention = False  # whether `final` wants to know where the model looked
+    demands = False  # whether it `wants` words, for a beam to make room for
+
+    def describe(self) -> str:
+        """The rule in a few words, for a message."""
+        raise NotImplementedError
+
+    def check(self, limit: int) -> None:
+        """Raise ValueError if it can never hold with at most `limit` tokens."""
+
+    def breaks(self, said: Sequence[int], *, over: bool) -> bool:
+        """Whether a text of these tokens is against the rule as it stands, or if not over, however it goes on."""
+        return False
+
+    def apply(self, log_p: Tensor, said: Sequence[int], room: int) -> None:
+        """Change log_p (V,) of the next word, in place, if `room` more tokens may be written before EOS."""
+
+    def progress(self, said: Sequence[int]) -> int:
+        """How many tokens of what it demands have been said."""
+        return 0
+
+    def wants(self, said: Sequence[int]) -> Sequence[int]:
+        """The next tokens that would be progress."""
+        return ()
+
+    def final(self, said: Sequence[int], coverage: Tensor | None) -> float:
+        """What is added (≤ 0) when outputs that are complete are ranked.
+
+        coverage (n,) is how much each token of the source was looked at, summed over the steps.
+        """
+        return 0.0
+
+
+class MinimumLength(Rule):
+    """No end before so many tokens."""
+
+    def __init__(self, tokens: int):
+        if tokens < 0:
+            raise ValueError(f"an output can't have {tokens} tokens or more: give 0 or a positive number")
+        self.tokens = tokens
+
+    def describe(self) -> str:
+        return f"at least {self.tokens} tokens"
+
+    def check(self, limit: int) -> None:
+        if self.tokens > limit:
+            raise ValueError(f"the output must have at least {self.tokens} tokens, but at most {limit} may be written")
+
+    def apply(self, log_p: Tensor, said: Sequence[int], room: int) -> None:
+        if len(said) < self.tokens:
+            log_p[EOS] = -torch.inf
+
+
+class NoRepeatedNgram(Rule):
+    """No n tokens in a row that were said in this order before."""
+
+    def __init__(self, n: int):
+        if n < 1:
+            raise ValueError(f"n tokens in a row: n must be at least 1, got {n}")
+        self.n = n
+
+    def describe(self) -> str:
+        return "no token twice" if self.n == 1 else f"no {self.n} tokens in a row twice"
+
+    def breaks(self, said: Sequence[int], *, over: bool) -> bool:
+        rows = [tuple(said[i : i + self.n]) for i in range(len(said) - self.n + 1)]
+        return len(set(rows)) < len(rows)
+
+    def apply(self, log_p: Tensor, said: Sequence[int], room: int) -> None:
+        before = self.n - 1
+        last = said[len(said) - before :] if before <= len(said) else None
+        repeating = [said[i + before] for i in range(len(said) - before) if said[i : i + before] == last]
+        if repeating:
+            log_p[repeating] = -torch.inf
+
+
+class RepetitionPenalty(Rule):
+    """Multiply the log-probability of what was said before: log p(w) · θ, that is p(w)^θ. (arXiv:1909.05858)
+
+    There, scores are divided by θ if they are positive and multiplied if not; log-probabilities are never positive.
+    """
+
+    def __init__(self, theta: float):
+        if not theta > 0:
+            raise ValueError(f"a repetition penalty must be positive (above 1 it penalises), got {theta}")
+        self.theta = theta
+
+    def describe(self) -> str:
+        return f"log p of what was said before times {self.theta:g}"
+
+    def apply(self, log_p: Tensor, said: Sequence[int], room: int) -> None:
+        if said:
+            log_p[[*set(said)]] *= self.theta
+
+
+class ForcedPrefix(Rule):
+    """The output begins with these tokens. Their log-probability is part of its score."""
+
+    def __init__(self, tokens: Sequence[int]):
+        self.tokens = tuple(tokens)
+
+    def describe(self) -> str:
+        return f"begins with {len(self.tokens)} given tokens"
+
+    def check(self, limit: int) -> None:
+        if len(self.tokens) > limit:
+            raise ValueError(f"the prefix has {len(self.tokens)} tokens, but at most {limit} may be written")
+
+    def apply(self, log_p: Tensor, said: Sequence[int], room: int) -> None:
+        if len(said) < len(self.tokens):
+            token = self.tokens[len(said)]
+            only = log_p[token].clone()
+            log_p.fill_(-torch.inf)
+            log_p[token] = only
+
+
+class CoveragePenalty(Rule):
+    """Rank outputs higher that looked at all of the source: β · Σᵢ log(min(coverageᵢ, 1)). (arXiv:1609.08144)"""
+
+    needs_attention = True
+
+    def __init__(self, beta: float):
+        if beta < 0:
+            raise ValueError(f"a coverage penalty can't be negative, got {beta}")
+        self.beta = beta
+
+    def describe(self) -> str:
+        return f"coverage penalty {self.beta:g}"
+
+    def final(self, said: Sequence[int], coverage: Tensor | None) -> float:
+        if coverage is None:
+            raise ValueError("a coverage penalty must know where the model looked; this one can't say it")
+        return self.beta * float(coverage.double().clamp(_LEAST_COVERAGE, 1).log().sum())

@@ -1,0 +1,1 @@
+"""Search methods: beam, greedy, sampling; the length penalty and top-k."""

@@ -1,0 +1,258 @@
+"""Beam search: the w likeliest beginnings go on, side by side.
+
+Of all words after all hypotheses, the 2w best are looked at; whoever says EOS among the first w is
+found, and the first w others go on:
+
+    here w = 2      the                the cat  −1.3    goes on
+                    a                  a cat    −1.6    goes on
+                                       the EOS  −1.9    too late: not among the first w
+
+Log-probabilities only fall, so a sentence is done when no hypothesis that is open, however long it may
+yet become, can come to a better score than those found. With one hypothesis and no length penalty this
+is greedy search.
+
+Diverse beam search (arXiv 1610.02424): groups of hypotheses choose one after another, and a word costs
+λ for each time that an earlier group has just chosen it.
+
+Constrained beam search (arXiv 1804.06609): where a rule demands words, what makes progress with them is
+looked at as well, and the places are divided among the degrees of progress, so that hypotheses which
+have already paid for a demanded word are not crowded out by those which have not.
+
+Letters: S sentences, w hypotheses of each, G groups, k hypotheses of each, V words, T words looked at after one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice, zip_longest
+from typing import NamedTuple
+
+import numpy as np
+
+from sixfold.core.ids import EOS
+from sixfold.decoding.engine import Hypothesis, Impossible, Job, Open, Sentence, Words, empty
+from sixfold.decoding.search.length_penalty import PLAIN, Length
+from sixfold.decoding.search.topk import top
+
+# A word that a hypothesis might say: what it is compared by; the hypothesis's rank, once it has said it; its place; the
+# word; the model's own log-probability of it. There are so many that they are plain tuples.
+Candidate = tuple[float, float, int, int, float]
+
+
+class Found(NamedTuple):
+    """A hypothesis that has ended."""
+
+    ranked_by: float
+    hypothesis: Hypothesis
+
+
+@dataclass
+class _Group:
+    """Hypotheses that compete with each other."""
+
+    places: range
+    found: dict[Hashable, Found] = field(default_factory=dict)  # no two the same
+    done: bool = False
+
+
+@dataclass
+class _Beams(Sentence):
+    groups: list[_Group] = field(default_factory=list)
+    demanding: bool = False  # a rule demands words
+
+
+@dataclass(frozen=True)
+class Beam:
+    """A method of search: `size` hypotheses, in `groups`; `n_best` are found, of which no two are the `same`."""
+
+    size: int = 4
+    n_best: int = 1
+    length: Length = PLAIN
+    groups: int = 1
+    diversity: float = 0.0  # λ
+    same: Callable[[tuple[int, ...]], Hashable] = tuple
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.n_best <= self.size:
+            raise ValueError(f"a beam of {self.size} finds 1 to {self.size} outputs, got n_best {self.n_best}")
+        if self.groups < 1 or self.size % self.groups:
+            raise ValueError(f"{self.size} hypotheses can't be divided into {self.groups} groups")
+
+    @property
+    def width(self) -> int:
+        return self.size
+
+    def begin(self, job: Job) -> Sentence:
+        """All hypotheses are one and the same at first, so one of each group goes on."""
+        each = self.size // self.groups
+        groups = [_Group(range(start, start + each)) for start in range(0, self.size, each)]
+        opens = [Open(place=place) if place % each == 0 else empty(place) for place in range(self.size)]
+        return _Beams(job, opens, groups=groups, demanding=any(rule.demands for rule in job.rules))
+
+    def choose(self, sentences: Sequence[Sentence], words: Words) -> None:
+        best = _Best(words, sentences, self.groups)
+        for number, sentence in enumerate(sentences):
+            assert isinstance(sentence, _Beams)
+            if not sentence.done:
+                self._choose(sentence, best, number)
+
+    def _choose(self, sentence: _Beams, best: _Best, number: int) -> None:
+        opens, taken = list(sentence.open), Counter[int]()
+        for index, group in enumerate(sentence.groups):
+            if not group.done:
+                candidates = best.candidates(number, index)
+                if sentence.demanding:
+                    candidates = _joined(candidates, best.demanded(number, group.places))
+                if taken:
+                    candidates = _made_dearer(candidates, taken, self.diversity)
+                opens[group.places.start : group.places.stop] = chosen = self._go_on(sentence, group, candidates)
+                if len(sentence.groups) > 1:
+                    taken.update(each.tokens[-1] for each in chosen if each.alive)
+        sentence.open = opens
+        for group in sentence.groups:
+            group.done = group.done or self._is_done(sentence, group)
+        if all(group.done for group in sentence.groups):
+            self._finish(sentence)
+
+    def _go_on(self, sentence: _Beams, group: _Group, candidates: Iterable[Candidate]) -> list[Open]:
+        """Put aside who has ended. → who goes on, k places"""
+        size, going = len(group.places), list[list[Candidate]]()
+        for bank in _banks(sentence, candidates):
+            others: list[Candidate] = []
+            for number, candidate in enumerate(bank, 1):
+                _, rank, place, word, log_p = candidate
+                if not rank > -math.inf:  # nor is what is no number
+                    break
+                if word != EOS:
+                    others.append(candidate)
+                elif number <= size:
+                    self._found(sentence, group, place, rank, log_p)
+                if number >= size and len(others) == size:
+                    break
+            going.append(others)
+        fair = islice(_fairly(going, size), size)
+        opens = [sentence.open[place].say(word, log_p, rank, place) for _, rank, place, word, log_p in fair]
+        return opens + [empty(place) for place in group.places[len(opens) :]]
+
+    def _found(self, sentence: _Beams, group: _Group, place: int, rank: float, log_p: float) -> None:
+        """The hypothesis at this place has ended."""
+        each = sentence.open[place]
+        log_probs = (*each.log_probs, log_p)
+        ranked_by = self.length.score(rank, len(log_probs))
+        ranked_by += sum(rule.final(each.tokens, each.coverage) for rule in sentence.job.rules)
+        score = self.length.score(sum(log_probs), len(log_probs))
+        found = Found(ranked_by, Hypothesis(each.tokens, log_probs, score, sentence.ended(place)))
+        same = self.same(each.tokens)
+        if same not in group.found or group.found[same].ranked_by < ranked_by:
+            group.found[same] = found
+
+    def _is_done(self, sentence: _Beams, group: _Group) -> bool:
+        opens = [each for each in sentence.open[group.places.start : group.places.stop] if each.rank > -math.inf]
+        if not opens or len(group.found) < self.n_best:  # other groups may find the same
+            return not opens
+        to_beat = sorted((found.ranked_by for found in group.found.values()), reverse=True)[self.n_best - 1]
+        longest = sentence.job.limit + 1
+        return all(self.length.best(each.rank, len(each.tokens) + 1, longest) <= to_beat for each in opens)
+
+    def _finish(self, sentence: _Beams) -> None:
+        """The best of each group, then the second best of each …, until there are enough; then by score."""
+        ordered = [sorted(group.found.items(), key=lambda item: -item[1].ranked_by) for group in sentence.groups]
+        chosen: dict[Hashable, Found] = {}
+        for place in range(max(map(len, ordered))):
+            for same, found in (line[place] for line in ordered if place < len(line)):
+                if len(chosen) < self.n_best:
+                    chosen.setdefault(same, found)
+        if not chosen:
+            raise Impossible(sentence.job)
+        by_rank = sorted(chosen.values(), key=lambda found: -found.ranked_by)
+        sentence.found, sentence.done = [found.hypothesis for found in by_rank], True
+
+
+class _Best:
+    """The best words after the hypotheses, and whatever else is asked for."""
+
+    def __init__(self, words: Words, sentences: Sequence[Sentence], groups: int):
+        self.words, self.sentences = words, sentences
+        number, width, vocabulary = words.chosen.shape
+        each = width // groups
+        dearer = width - each  # words that earlier groups may have chosen
+        best = top(words.chosen, min(2 * each + dearer, vocabulary))  # (S, w, T): of them are the best of all
+        log_p = words.scores.gather(-1, best.indices) - words.log_z[..., None]
+        ranks = np.array([[hypothesis.rank for hypothesis in sentence.open] for sentence in sentences])
+        rank = ranks[..., None] + (best.values - words.shift[..., None]).numpy(force=True)
+        looked_at = rank.shape[-1]
+        lines = np.arange(number * groups)[:, None]
+        rank = rank.reshape(len(lines), -1)  # (S·G, k·T)
+        order = np.argsort(-rank, axis=1, kind="stable")[:, : 2 * each + dearer * each]
+        place = order // looked_at + lines % groups * each
+        word, own = (tensor.numpy(force=True).reshape(rank.shape) for tensor in (best.indices, log_p))
+        self._listed = [array.tolist() for array in (rank[lines, order], place, word[lines, order], own[lines, order])]
+        self._groups = groups
+
+    def candidates(self, number: int, group: int) -> Iterable[Candidate]:
+        """At least twice as many as the group has places, the best first; those of rank −∞ are none."""
+        rank, place, word, log_p = (listed[number * self._groups + group] for listed in self._listed)
+        return zip(rank, rank, place, word, log_p, strict=True)
+
+    def demanded(self, number: int, places: range) -> Iterator[Candidate]:
+        """What would make progress with the words that rules demand, and EOS."""
+        sentence, words = self.sentences[number], self.words
+        for place in places:
+            each = sentence.open[place]
+            if each.alive:
+                wanted = {word for rule in sentence.job.rules for word in rule.wants(each.tokens)} | {EOS}
+                for word in sorted(wanted):
+                    rank = each.rank + float(words.chosen[number, place, word] - words.shift[number, place])
+                    log_p = float(words.scores[number, place, word] - words.log_z[number, place])
+                    yield rank, rank, place, word, log_p
+
+
+def _made_dearer(candidates: Iterable[Candidate], taken: Counter[int], cost: float) -> list[Candidate]:
+    """The candidates, when words cost something for each time that they were taken."""
+    dearer = ((by - cost * taken[word], rank, place, word, log_p) for by, rank, place, word, log_p in candidates)
+    return sorted((each for each in dearer if each[1] > -math.inf), key=_best_first)
+
+
+def _joined(candidates: Iterable[Candidate], others: Iterable[Candidate]) -> list[Candidate]:
+    """Both, each once, without those of rank −∞."""
+    each = {candidate[2:4]: candidate for candidate in chain(others, candidates) if candidate[1] > -math.inf}
+    return sorted(each.values(), key=_best_first)
+
+
+def _best_first(candidate: Candidate) -> float:
+    return -candidate[0]
+
+
+def _fairly(banks: Sequence[Sequence[Candidate]], places: int) -> Iterable[Candidate]:
+    """The banks in turn; but where they are more than the places, first the best candidate of all.
+
+    Else those furthest with what is demanded would crowd out the model's own way, on which it comes where it belongs.
+    """
+    if len(banks) <= places:
+        return _in_turn(banks)
+    best = min((bank[0] for bank in banks if bank), key=_best_first, default=None)
+    others = [[candidate for candidate in bank if candidate is not best] for bank in banks]
+    return _in_turn(others) if best is None else chain([best], _in_turn(others))
+
+
+def _in_turn(banks: Sequence[Sequence[Candidate]]) -> Iterable[Candidate]:
+    """One of each bank, then the next of each …"""
+    if len(banks) == 1:
+        return banks[0]
+    return (candidate for turn in zip_longest(*banks) for candidate in turn if candidate is not None)
+
+
+def _banks(sentence: _Beams, candidates: Iterable[Candidate]) -> Sequence[Iterable[Candidate]]:
+    """The candidates by how much of what is demanded they have, most first."""
+    if not sentence.demanding:
+        return [candidates]
+    banks: dict[int, list[Candidate]] = {}
+    for candidate in candidates:
+        _, _, place, word, _ = candidate
+        said = sentence.open[place].tokens
+        said = said if word == EOS else (*said, word)
+        banks.setdefault(sum(rule.progress(said) for rule in sentence.job.rules), []).append(candidate)
+    return [banks[progress] for progress in sorted(banks, reverse=True)]

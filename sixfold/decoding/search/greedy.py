@@ -1,0 +1,60 @@
+"""Greedy search: always the likeliest next word."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sixfold.core.ids import EOS
+from sixfold.decoding.engine import Hypothesis, Impossible, Job, Open, Sentence, Words, empty
+from sixfold.decoding.search.length_penalty import PLAIN, Length
+from sixfold.decoding.search.topk import top
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """A method of search: one hypothesis, which always goes on with the likeliest word."""
+
+    length: Length = PLAIN
+    width: int = 1
+
+    def begin(self, job: Job) -> Sentence:
+        return Sentence(job, [Open()])
+
+    def choose(self, sentences: Sequence[Sentence], words: Words) -> None:
+        go_on(sentences, words, top(words.chosen, 1).indices[..., 0], self.length)
+
+
+def go_on(sentences: Sequence[Sentence], words: Words, picked_Sw: Tensor, length: Length) -> None:
+    """Each hypothesis by itself says the word that was picked for it; a sentence is done when all have said EOS."""
+    index = picked_Sw[..., None]
+    log_p = (words.scores.gather(-1, index)[..., 0] - words.log_z).tolist()
+    ruled = words.chosen is not words.scores
+    rank = (words.chosen.gather(-1, index)[..., 0] - words.shift).tolist() if ruled else log_p
+    lines = zip(sentences, picked_Sw.tolist(), log_p, rank, strict=True)
+    for sentence, picked, log_probs, ranks in lines:
+        if sentence.done:
+            continue
+        for place, each in enumerate(sentence.open):
+            if each.rank == -math.inf:
+                continue
+            if not ranks[place] > -math.inf:
+                raise Impossible(sentence.job)
+            if picked[place] == EOS:
+                _end(sentence, place, log_probs[place], length)
+            else:
+                each.go_on(picked[place], log_probs[place], ranks[place])
+
+
+def _end(sentence: Sentence, place: int, log_p: float, length: Length) -> None:
+    """A hypothesis is found, and its place is empty."""
+    log_probs = (*sentence.open[place].log_probs, log_p)
+    score = length.score(sum(log_probs), len(log_probs))
+    sentence.found.append(Hypothesis(sentence.open[place].tokens, log_probs, score, sentence.ended(place)))
+    sentence.open[place] = empty(place)
+    if not any(each.alive for each in sentence.open):
+        sentence.done = True
+        sentence.found.sort(key=lambda hypothesis: -hypothesis.score)

@@ -1,0 +1,190 @@
+"""What Translator and Writer have in common: from models and a configuration to a search."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from sixfold.config.schema import Decoding
+from sixfold.core.ids import BOS, PAD
+from sixfold.decoding.alignment import watched_layer
+from sixfold.decoding.cpu.int8 import quantised
+from sixfold.decoding.cpu.step import make_step
+from sixfold.decoding.engine import Hypothesis, Job, Method, search
+from sixfold.decoding.ensemble import Ensemble
+from sixfold.decoding.records import Line, Translation
+from sixfold.decoding.rules.make import make_rules
+from sixfold.decoding.rules.rule import Rule
+from sixfold.decoding.search.beam import Beam
+from sixfold.decoding.search.greedy import Greedy
+from sixfold.decoding.search.length_penalty import Length
+from sixfold.decoding.search.sample import Sample
+from sixfold.decoding.step import Step, StepFunction
+from sixfold.models.model import Model
+from sixfold.text.tokenizer import CONTROLS, MASK, UNK, Tokenizer, Tokenizers
+
+NEVER = (PAD, BOS, MASK)  # ids that no text has
+
+
+class Stopped(Exception):  # noqa: N818  (it is a wish that came true, and no error)
+    """Somebody asked to stop, before all was written."""
+
+
+class Origin(NamedTuple):
+    """Where models were loaded from, so that another process can do the same."""
+
+    runs: tuple[str, ...]
+    device: str
+    imports: tuple[str, ...] = ()
+
+
+class Speech:
+    """How outputs are searched for, in one way: models, a vocabulary, and a configuration."""
+
+    def __init__(
+        self,
+        models: Sequence[Model],
+        tokenizers: Tokenizers,
+        decoding: Decoding,
+        stop: Callable[[], bool] | None = None,
+    ):
+        self.models = [quantised(model) if in_8_bits(model, decoding) else model for model in models]
+        self.tokenizers, self.decoding = tokenizers, decoding
+        self.tokenizer = tokenizers.target
+        self.never = NEVER if not self.tokenizer.spells else (*NEVER, UNK)  # who spells knows every text
+        self.method = make_method(decoding, self.text)
+        self.watching = any(rule.needs_attention for rule in make_rules(decoding, self.tokenizer))
+        self.step = self._make_step(stop)
+
+    def _make_step(self, stop: Callable[[], bool] | None) -> StepFunction:
+        layers = [watched_layer(model) if self.watching else None for model in self.models]
+        steps = [make_step(model, layer) for model, layer in zip(self.models, layers, strict=True)]
+        step: StepFunction = steps[0] if len(steps) == 1 else Ensemble(steps)
+        return step if stop is None else _Stoppable(step, stop)
+
+    def limit(self, stack: str) -> int | None:
+        """The most positions that all models can tell apart, if there is such a limit."""
+        return _limit(self.models, stack)
+
+    def rules(self, line: Line) -> tuple[Rule, ...]:
+        rules = make_rules(self.decoding, self.tokenizer, prefix=line.prefix, terms=line.terms)
+        for rule in rules:
+            if rule.needs_attention and not self.watching:
+                raise ValueError(f"{rule.describe()}: it must know where the model looks, and the search does not ask")
+        return rules
+
+    def demanded(self, line: Line) -> int:
+        """Tokens that an output must have, and that no ratio of lengths accounts for."""
+        texts = [text for text in (line.prefix, *line.terms) if text]
+        return sum(map(len, self.tokenizer.encode_batch(texts)))
+
+    def seed(self, ids: Sequence[int], line: Line) -> int:
+        """The same for the same text, whoever else is there."""
+        of = json.dumps([self.decoding.seed, list(ids), line.prefix, line.terms]).encode()
+        return int.from_bytes(hashlib.sha256(of).digest()[:7], "big")
+
+    def search(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, list[Hypothesis]]]:
+        return search(self.step, jobs, self.method, never=self.never, batch_tokens=self.decoding.batch_tokens)
+
+    def text(self, tokens: Sequence[int], unknown: Sequence[str | None] = ()) -> str:
+        """The text of tokens. UNK is written <unk>, or as the word that is given in its place."""
+        if self.tokenizer.spells or UNK not in tokens:
+            return self.tokenizer.decode(tokens)
+        instead = [*unknown, *[None] * (len(tokens) - len(unknown))]
+        words = zip(tokens, instead, strict=True)
+        return " ".join(word or CONTROLS[UNK] if id_ == UNK else self.tokenizer.decode([id_]) for id_, word in words)
+
+
+def make_method(decoding: Decoding, text: Callable[[tuple[int, ...]], str]) -> Method:
+    """What the configuration asks for."""
+    if decoding.sample:
+        return Sample(
+            width=decoding.n_best,
+            temperature=decoding.temperature,
+            top_k=decoding.top_k,
+            top_p=decoding.top_p,
+            min_p=decoding.min_p,
+        )
+    if decoding.beam_size == 1:
+        return Greedy()
+    return Beam(
+        size=decoding.beam_size,
+        n_best=decoding.n_best,
+        length=Length(decoding.length_penalty),
+        groups=decoding.beam_groups,
+        diversity=decoding.diversity,
+        same=text,
+    )
+
+
+def outputs(found: Sequence[Hypothesis], texts: Sequence[str], note: str) -> list[Translation]:
+    """Hypotheses with their texts, the best first."""
+    return [
+        Translation(text, each.score, each.tokens, each.log_probs, each.ended, note)
+        for each, text in zip(found, texts, strict=True)
+    ]
+
+
+def check_models(models: Sequence[Model], kind: str, verb: str) -> None:
+    """Raise a ValueError unless all are of this kind, and of one vocabulary."""
+    if not models:
+        raise ValueError("there is no model")
+    for model in models:
+        if model.kind != kind:
+            raise ValueError(f"only models of kind {kind} {verb}, and this is a model of kind {model.kind}")
+
+
+def check_demands(
+    models: Sequence[Model], tokenizer: Tokenizer, decoding: Decoding, stack: str, terms: Sequence[str] = ()
+) -> None:
+    """Raise a ValueError if what all outputs must be like is a mistake, or too much for any of them.
+
+    To be asked before a line is read: later, the first line would be blamed.
+    """
+    known = _limit(models, stack)
+    most = decoding.max_length if known is None else min(decoding.max_length, known - 1)  # it reads BOS first
+    for rule in make_rules(decoding, tokenizer, terms=terms):
+        rule.check(most)
+        if rule.needs_attention and not all(map(_looks_at_each_token, models)):
+            raise ValueError(
+                "coverage_penalty needs cross-attention that looks at each source token, and there is none"
+            )
+
+
+def _looks_at_each_token(model: Model) -> bool:
+    return watched_layer(model) is not None and all(getattr(part, "keeps_length", True) for part in model.modules())
+
+
+def in_8_bits(model: Model, decoding: Decoding) -> bool:
+    """Whether its linear maps are to be computed so."""
+    on_cpu = next(model.parameters()).device.type == "cpu"
+    return decoding.precision == "int8" or (decoding.precision == "auto" and on_cpu)
+
+
+def _limit(models: Sequence[Model], stack: str) -> int | None:
+    return min((model.limits[stack] for model in models if stack in model.limits), default=None)
+
+
+def check_sizes(model: Model, tokenizer: Tokenizer, side: str, stack: str) -> None:
+    words = model.sizes.vocabulary(stack)
+    if len(tokenizer) != words:
+        raise ValueError(f"the {side} tokenizer has {len(tokenizer)} ids, but the model was made for {words}")
+
+
+class _Stoppable:
+    """A step before which somebody is asked whether to stop."""
+
+    def __init__(self, step: StepFunction, stop: Callable[[], bool]):
+        self.step, self.stop, self.device = step, stop, step.device
+
+    def begin(self, sources: Sequence[Sequence[int]]) -> Any:
+        return self.step.begin(sources)
+
+    def __call__(self, ids: Tensor, state: Any) -> Step:
+        if self.stop():
+            raise Stopped
+        return self.step(ids, state)

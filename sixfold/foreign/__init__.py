@@ -1,0 +1,1 @@
+"""Files of other programs: CTranslate2, torch.export, safetensors."""

@@ -1,0 +1,269 @@
+"""A model as a directory that CTranslate2 (a C++ engine) loads: its specification, filled with our weights.
+
+What can't be expressed there is refused (expressible.py). Four things are done so that it is the same model:
+
+- Sinusoids are written as a table: the engine's own have other frequencies. Beyond its rows the engine throws.
+- The T5 bias is written with a bucket for each distance up to `max_distance`: then the engine's logarithms, which
+  round otherwise, have no say. No positions at all are a T5 bias of zeros, which has no end.
+- The head width is always written: without it the engine divides the model's width, loads, and is silently wrong.
+- A ReZero's α goes into the last matrix of its branch; a table of two factors is written as their product.
+
+Letters: V words, D model width, H heads, K head width, R distances.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sixfold.core.call import Call
+from sixfold.core.ids import BOS, EOS
+from sixfold.core.masks import Sight
+from sixfold.foreign.length_limits import Room
+from sixfold.foreign.recognise import Recognised, branch_scale, recognise, residuals, table_of
+from sixfold.models.model import Model
+from sixfold.modifications.learned_positions import LearnedPositions
+from sixfold.modifications.rotary import Rotary
+from sixfold.modifications.shaw import Shaw
+from sixfold.modifications.t5_bias import T5Bias, bucket
+from sixfold.text.tokenizer import CONTROLS, UNK, Tokenizers
+from sixfold.transformer import Sinusoid
+
+ROWS = 4096  # of the table of sinusoids
+QUANTIZATIONS = ("float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16")
+
+
+def engine() -> Any:
+    """The package ctranslate2, if it is installed."""
+    try:
+        return importlib.import_module("ctranslate2")
+    except ImportError:
+        raise ValueError("this needs the package ctranslate2: pip install 'sixfold[export]'") from None
+
+
+def write(model: Model, tokenizers: Tokenizers, folder: Path, quantization: str = "float32", rows: int = ROWS) -> None:
+    """Fill `folder` with model.bin, config.json and the vocabularies."""
+    if quantization not in QUANTIZATIONS:
+        raise ValueError(f"there is no quantization {quantization!r}; there are {', '.join(QUANTIZATIONS)}")
+    spec = specification(model, tokenizers, rows)
+    spec.validate()
+    spec.optimize(quantization)
+    spec.save(str(folder))
+
+
+def limits(model: Model, rows: int = ROWS) -> dict[str, int]:
+    """The most tokens, BOS or EOS among them, that each stack can read."""
+    bounded = {name: rows for name, found in recognise(model).items() if isinstance(found.position, Sinusoid)}
+    return {**bounded, **model.limits}
+
+
+def vocabularies(tokenizers: Tokenizers) -> tuple[list[str], list[str]]:
+    """What the ids of source and target are called: as in their files, but that controls are called alike in both.
+
+    (There they say of which kind the tokenizer is; the engine has one name for what ends a source and a target.)
+    """
+    source, target = tokenizers.source.names(), tokenizers.target.names()
+    return [*target[: len(CONTROLS)], *source[len(CONTROLS) :]], target
+
+
+def options(model: Model, tokenizers: Tokenizers, never: Sequence[int], limit: int) -> dict[str, Any]:
+    """What `translate_batch` or `generate_batch` is told, to choose words as we do: greedily, and never these."""
+    names, room = tokenizers.target.names(), Room.of(limits(model), limit)
+    said: dict[str, Any] = {"beam_size": 1, "suppress_sequences": [[names[id_]] for id_ in never]}
+    if model.kind == "decoder_only":
+        said |= {"sampling_topk": 1, "include_prompt_in_result": False}
+        return {**said, "max_length": room.written, "min_length": 0}
+    said |= {"max_decoding_length": room.written, "min_decoding_length": 0}
+    return {**said, "max_input_length": room.read + 1}  # the engine counts EOS
+
+
+@torch.no_grad()
+def specification(model: Model, tokenizers: Tokenizers, rows: int = ROWS) -> Any:
+    """The filled specification."""
+    stacks, specs = recognise(model), engine().specs
+    tables: dict[str, nn.Module] = model._table
+    source, target = vocabularies(tokenizers)
+    only = model.kind == "decoder_only"
+    decoder = _decoder(specs, stacks["only" if only else "decoder"], cross=not only, rows=rows)
+    decoder.embeddings.weight = _array(table_of(tables["target"]))
+    decoder.projection.weight = _array(table_of(tables["output"]))
+    if only:
+        spec = specs.TransformerDecoderModelSpec(decoder)
+        spec.register_vocabulary(target)
+    else:
+        encoder = _encoder(specs, stacks["encoder"], rows)
+        encoder.embeddings[0].weight = _array(table_of(tables["source"]))
+        spec = specs.TransformerSpec(encoder, decoder)
+        spec.register_source_vocabulary(source)
+        spec.register_target_vocabulary(target)
+        spec.config.decoder_start_token, spec.config.add_source_eos = target[BOS], True
+    config = spec.config
+    config.bos_token, config.eos_token, config.unk_token = target[BOS], target[EOS], target[UNK]
+    config.layer_norm_epsilon = next(iter(stacks.values())).kind.epsilon
+    return spec
+
+
+def _encoder(specs: Any, stack: Recognised, rows: int) -> Any:
+    encoder = specs.TransformerEncoderSpec(len(stack.layers), stack.kind.heads, **_said(stack))
+    _fill(encoder, stack, rows)
+    return encoder
+
+
+def _decoder(specs: Any, stack: Recognised, cross: bool, rows: int) -> Any:
+    said = _said(stack)
+    decoder = specs.TransformerDecoderSpec(len(stack.layers), stack.kind.heads, with_encoder_attention=cross, **said)
+    _fill(decoder, stack, rows)
+    return decoder
+
+
+def _said(stack: Recognised) -> dict[str, Any]:
+    """What the constructor of a stack's specification is told."""
+    kind, position = stack.kind, stack.position
+    said: dict[str, Any] = {
+        "pre_norm": kind.pre_norm,
+        "no_final_norm": stack.final is None,
+        "activation": engine().specs.Activation[kind.activation],
+        "ffn_glu": kind.gated,
+        "rms_norm": kind.rms_norm,
+        "head_dim": kind.d_head,
+    }
+    if isinstance(position, Rotary):
+        said |= {"rotary_dim": kind.d_head, "rotary_interleave": True, "rotary_base": position.base}
+    elif isinstance(position, Shaw):
+        said |= {"relative_position": True}
+    elif not isinstance(position, Sinusoid | LearnedPositions):  # a T5 bias, or none: one of zeros
+        said |= {"relative_attention_bias": True}
+    return said
+
+
+def _fill(spec: Any, stack: Recognised, rows: int) -> None:
+    """Put the weights of a stack, all but its tables of words, into their places."""
+    if isinstance(stack.position, Sinusoid):
+        width = stack.layers[0].attention.output.out_features
+        spec.position_encodings.encodings = _array(waves(stack.position, rows, width))
+    elif isinstance(stack.position, LearnedPositions):
+        spec.position_encodings.encodings = _array(stack.position.table)
+    if stack.final is not None:
+        _fill_norm(spec.layer_norm, stack.final)
+    for place, layer in zip(spec.layer, stack.layers, strict=True):
+        _fill_layer(place, layer)
+        _fill_position(place.self_attention, layer.attention.position, stack)
+
+
+def _fill_layer(spec: Any, layer: Any) -> None:
+    parts = [(spec.self_attention, _attention_maps(layer.attention))]
+    if len(residuals(layer)) == 3:
+        parts.append((spec.attention, [layer.cross.q.weight, layer.cross.kv.weight, layer.cross.output.weight]))
+        spec.attention.head_dim = np.dtype("int32").type(layer.cross.output.in_features // layer.cross.heads)
+    for (place, maps), residual in zip(parts, residuals(layer), strict=False):
+        _fill_norm(place.layer_norm, residual.norm)
+        for linear, weight in zip(place.linear, [*maps[:-1], branch_scale(residual) * maps[-1]], strict=True):
+            linear.weight = _array(weight)
+    _fill_feed_forward(spec.ffn, layer.feed_forward, layer.around_feed_forward)
+
+
+def _attention_maps(attention: Any) -> list[Tensor]:
+    return [attention.qkv.weight, attention.output.weight]
+
+
+def _fill_feed_forward(spec: Any, feed_forward: Any, residual: Any) -> None:
+    _fill_norm(spec.layer_norm, residual.norm)
+    inner, outer = feed_forward.inner, feed_forward.outer
+    first = [spec.linear_0, spec.linear_0_noact] if len(inner.weight) != outer.in_features else [spec.linear_0]
+    for place, weight, bias in zip(first, inner.weight.chunk(len(first)), inner.bias.chunk(len(first)), strict=True):
+        place.weight, place.bias = _array(weight), _array(bias)
+    scale = branch_scale(residual)
+    spec.linear_1.weight, spec.linear_1.bias = _array(scale * outer.weight), _array(scale * outer.bias)
+
+
+def _fill_norm(spec: Any, norm: Any) -> None:
+    spec.gamma = _array(norm.weight)
+    if isinstance(norm, nn.LayerNorm):
+        spec.beta = _array(norm.bias)
+
+
+def _fill_position(spec: Any, position: Any, stack: Recognised) -> None:
+    """What the self-attention of a layer knows of positions."""
+    if isinstance(position, Shaw):
+        spec.relative_position_keys = _array(position.keys[0])  # (R, K), from −distance to distance, as here
+        spec.relative_position_values = _array(position.to_values[0])
+    elif "relative_attention_bias" in vars(spec):
+        bias, distance = _biases(position, stack)
+        spec.relative_attention_bias = _array(bias)
+        spec.relative_attention_max_distance = np.dtype("int32").type(distance)
+
+
+def _biases(position: Any, stack: Recognised) -> tuple[Tensor, int]:
+    """A T5 bias with a row for each distance, (buckets, H), and the distance from which the engine has one for all.
+
+    The first half of the engine's buckets (of each half, in an encoder) are for distances 0, 1, 2, …; the rest are
+    for further ones, by their logarithm: all of these get the row of the furthest.
+    """
+    if not isinstance(position, T5Bias):
+        return torch.zeros(4, stack.kind.heads), 4  # the engine divides by log(4 / 2)
+    near = position.max_distance
+    reached = torch.arange(2 * near).clamp(max=near)  # a distance that each bucket of one direction stands for
+    distances = -reached if position.causal else torch.cat([-reached, reached])
+    table = position.table if position.per_layer else stack.input.position.table
+    buckets = bucket(distances, position.buckets, position.max_distance, position.causal)
+    return table[buckets], 2 * near
+
+
+def waves(position: Sinusoid, rows: int, width: int) -> Tensor:
+    """What the model itself adds at each position. → (rows, D)"""
+    places = torch.arange(rows)[None]
+    call = Call(positions=places, key_positions=places, sight=Sight(), causal=False)
+    return position.embed(torch.zeros(1, rows, width), replace(call))[0]
+
+
+def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """A copy: to quantise, ctranslate2 writes into what it is given, and that must not be the model itself."""
+    return np.array(tensor.detach().cpu().float().numpy(), copy=True)
+
+
+class Reading:
+    """A directory that was written, at work."""
+
+    def __init__(self, folder: Path, kind: str, tokenizers: Tokenizers, never: Sequence[int]):
+        package, threads = engine(), torch.get_num_threads()
+        loaded = package.Generator if kind == "decoder_only" else package.Translator
+        self.model = loaded(str(folder), device="cpu", intra_threads=threads)
+        self.kind = kind
+        self.source, self.target = vocabularies(tokenizers)
+        self.ids: Mapping[str, int] = {name: id_ for id_, name in enumerate(self.target)}
+        self.never = [[self.target[id_]] for id_ in never]
+
+    def greedy(self, rows: list[list[int]], limit: int) -> list[list[int]]:
+        """What it writes, without EOS; rows are sources without EOS, or prompts without BOS."""
+        said: dict[str, Any] = {"beam_size": 1, "suppress_sequences": self.never, "max_batch_size": 32}
+        if self.kind == "decoder_only":
+            prompts = [[self.target[id_] for id_ in (BOS, *row)] for row in rows]
+            found = self.model.generate_batch(
+                prompts, max_length=limit, min_length=0, sampling_topk=1, include_prompt_in_result=False, **said
+            )
+            return [list(each.sequences_ids[0]) for each in found]
+        found = self.model.translate_batch(
+            self._sources(rows), max_decoding_length=limit, min_decoding_length=0, max_input_length=0, **said
+        )
+        return [[self.ids[token] for token in each.hypotheses[0]] for each in found]
+
+    def log_probs(self, rows: list[list[int]], outputs: list[list[int]]) -> list[list[float]]:
+        """Of each token of each output, and of its end."""
+        if self.kind == "decoder_only":
+            texts = [[BOS, *row, *output, EOS] for row, output in zip(rows, outputs, strict=True)]
+            named = [[self.target[id_] for id_ in text] for text in texts]
+            scored = self.model.score_batch(named, max_input_length=0, max_batch_size=32)
+            return [list(each.log_probs[len(row) :]) for row, each in zip(rows, scored, strict=True)]
+        targets = [[self.target[id_] for id_ in output] for output in outputs]
+        scored = self.model.score_batch(self._sources(rows), targets, max_input_length=0, max_batch_size=32)
+        return [list(each.log_probs) for each in scored]
+
+    def _sources(self, rows: list[list[int]]) -> list[list[str]]:
+        return [[self.source[id_] for id_ in row] for row in rows]

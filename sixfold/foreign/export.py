@@ -1,0 +1,104 @@
+"""A run as other programs read it: CTranslate2, safetensors alone, programs of torch.
+
+>>> sixfold.export.export("runs/mine", "ctranslate2", "mine-ct2", quantization="int8")
+
+What is written was compared with the original before the directory appears in its place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from sixfold.api.load import Opened, open_run
+from sixfold.disk.atomic import new_directory, sweep_beside
+from sixfold.foreign.agreement import Agreement
+from sixfold.foreign.directory import ABOUT, FORMAT, Form, write
+from sixfold.foreign.recognise import Inexpressible, recognise
+from sixfold.runs.run import Run
+from sixfold.spec.registry import import_file
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What came of it."""
+
+    directory: Path
+    to: Form
+    agreement: Agreement | None  # None: nothing was compared
+
+    def json(self) -> dict[str, Any]:
+        compared = None if self.agreement is None else self.agreement.json()
+        return {"directory": str(self.directory), "to": self.to, "compared": compared}
+
+
+def export(
+    run: str | Path,
+    to: Form,
+    out: str | Path,
+    *,
+    quantization: str | None = None,
+    overwrite: bool = False,
+    lines: int = 100,
+    texts: Iterable[str] | None = None,
+    imports: Sequence[str | Path] = (),
+) -> Exported:
+    """Write a run to the new directory `out`. An earlier export there is replaced if `overwrite`, anything else never.
+
+    Both engines then write `lines` texts: those given, or the run's own. Without quantization they must agree.
+    `imports` are Python files that register modifications of your own.
+    """
+    if to not in get_args(Form):
+        raise ValueError(f"there is no form {to!r} to export to; there are {', '.join(get_args(Form))}")
+    if quantization is not None and to != "ctranslate2":
+        raise ValueError(f"quantization is for ctranslate2; the weights of {to} stay as they are")
+    place = Path(out)
+    sweep_beside(place)
+    _need_room(place, overwrite)
+    for file in imports:
+        import_file(file)
+    opened = open_run(run, "cpu")
+    with new_directory(place) as folder:
+        agreement = write(opened, Run(run), to, folder, quantization, lines, texts)
+        return Exported(place, to, agreement)
+
+
+def _need_room(place: Path, overwrite: bool) -> None:
+    """A new place, an empty directory, or, to be replaced, an earlier export: nobody else's files are touched."""
+    if not place.exists() and not place.is_symlink():
+        return
+    if place.exists() and place.samefile(os.curdir):
+        raise ValueError(f"{place} is the directory you are in, which can't be replaced; choose another --out")
+    if place.is_dir() and not place.is_symlink() and not any(place.iterdir()):
+        return
+    if not _is_export(place):
+        raise ValueError(f"{place} is there already, and is no export; choose another --out")
+    if not overwrite:
+        raise ValueError(f"{place} holds an export already; say --overwrite to replace it")
+
+
+def _is_export(place: Path) -> bool:
+    try:
+        about = json.loads((place / ABOUT).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(about, dict) and about.get("format") == FORMAT
+
+
+def refusal(opened: Opened, to: Form) -> str | None:
+    """Why a model can't be exported in this form; None if it can, as far as can be said without trying."""
+    if to == "safetensors":
+        return None
+    if opened.model.kind == "encoder_only":
+        return "a model of kind encoder_only writes no text"
+    if to == "torch":
+        return None
+    try:
+        recognise(opened.model)
+    except Inexpressible as error:
+        return str(error)
+    return None

@@ -1,0 +1,145 @@
+"""A decoder whose cache is plain tensors, in and out, so that a program without Python objects can hold it.
+
+    Beginning:  source (B, n) ids  →  mask (B, n), and what cross-attentions make of the memory, once per sentence
+    Step:       ids (B, L), mask, these, past (B, …, T, ·)  →  log p (B, V) of the next word, past (B, …, T + L, ·)
+
+All rows of a batch have read the same number T of tokens; at first T = 0. A decoder alone has no beginning: its first
+step reads the prompt.
+
+Letters: B rows, L new tokens, T tokens before them, n source length, D model width, V words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sixfold.core.call import Call
+from sixfold.core.ids import BOS, PAD
+from sixfold.core.masks import Sight
+from sixfold.core.memory import Memory
+from sixfold.models.model import Model
+
+Key = tuple[int, str]  # depth, and the name of a part within its layer
+States = Mapping[Key, tuple[Tensor, ...]]
+
+
+@dataclass
+class Explicit:
+    """In the place of a cache: it takes states from mappings, and puts them into others for its owner to find.
+
+    Each row is a sentence with one hypothesis.
+    """
+
+    past: States = field(default_factory=dict)
+    kept: States = field(default_factory=dict)
+    grown: dict[Key, tuple[Tensor, ...]] = field(default_factory=dict)
+    made: dict[Key, tuple[Tensor, ...]] = field(default_factory=dict)
+    sight: None = None  # what is seen is what the call says
+
+    def grow(self, key: Key, new: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        old = self.past.get(key)
+        states = new if old is None else tuple(torch.cat(both, dim=-2) for both in zip(old, new, strict=True))
+        self.grown[key] = states
+        return states
+
+    def share(self, key: Key, new: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], None]:
+        return self.grow(key, new), None
+
+    def keep(self, key: Key, memory_SnD: Tensor, make: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        if key not in self.kept:
+            self.made[key] = make(memory_SnD)
+            return self.made[key]
+        return self.kept[key]
+
+
+class Layout(NamedTuple):
+    """Which states there are, in the order in which programs take and give them: (key, how many tensors)."""
+
+    kept: tuple[tuple[Key, int], ...]
+    grown: tuple[tuple[Key, int], ...]
+
+    @classmethod
+    def of(cls, model: Model) -> Layout:
+        """What one step shows."""
+        device = next(model.parameters()).device
+        memory = None
+        if model.kind == "encoder_decoder":
+            memory = encode(model, torch.full((2, 3), BOS, device=device))
+        _, cache = read(model, torch.full((2, 1), BOS, device=device), memory)
+        return cls(*(tuple((key, len(states)) for key, states in each.items()) for each in (cache.made, cache.grown)))
+
+
+def encode(model: Any, source: Tensor) -> Memory:
+    """Read sources (B, n), which may be padded at the end."""
+    positions, real = torch.arange(source.shape[1], device=source.device)[None], source != PAD
+    sight = Sight.among(real, causal=False)
+    call = Call(positions=positions, key_positions=positions, sight=sight, causal=False, real=real)
+    x, call = model.encoder_input(source, model._table["source"], call)
+    states, call = model.encoder(x, call)
+    assert call.real is not None
+    return Memory(model.bridge(states), call.real)
+
+
+def read(
+    model: Any, ids: Tensor, memory: Memory | None, past: States | None = None, kept: States | None = None
+) -> tuple[Tensor, Explicit]:
+    """Read ids (B, L) after the past. → states (B, L, D), and what holds the states that came of it"""
+    before = next(iter(past.values()))[0].shape[-2] if past else 0
+    keys = torch.arange(before + ids.shape[1], device=ids.device)[None]
+    positions = keys[:, before:]
+    sight = Sight((keys[:, None, :] <= positions[:, :, None])[:, None])
+    cache = Explicit(past or {}, kept or {})
+    call = Call(
+        positions=positions,
+        key_positions=keys,
+        sight=sight,
+        causal=True,
+        memory=memory,  # type: ignore[arg-type]
+        cache=cache,  # type: ignore[arg-type]
+    )
+    entrance, stack = (
+        (model.input, model.stack) if model.kind == "decoder_only" else (model.decoder_input, model.decoder)
+    )
+    x, entered = entrance(ids, model._table["target"], call)
+    states, _ = stack(x, entered)
+    return states[-1], cache
+
+
+class Beginning(nn.Module):
+    """Reads the source."""
+
+    def __init__(self, model: Any, layout: Layout):
+        super().__init__()
+        self.model, self.layout = model, layout
+
+    def forward(self, source: Tensor) -> tuple[Tensor, ...]:
+        memory = encode(self.model, source)
+        _, cache = read(self.model, torch.full_like(source[:, :1], BOS), memory)
+        assert memory.real is not None
+        return memory.real, *(state for key, _ in self.layout.kept for state in cache.made[key])
+
+
+class Step(nn.Module):
+    """Reads the newest tokens, and says what may come next."""
+
+    def __init__(self, model: Any, layout: Layout):
+        super().__init__()
+        self.model, self.layout = model, layout
+
+    def forward(self, ids: Tensor, real: Tensor | None, kept: list[Tensor], past: list[Tensor]) -> tuple[Tensor, ...]:
+        memory = None
+        if real is not None:  # states are not read any more: what was made of them is in `kept`
+            memory = Memory((kept[0],) * self.model.sizes.decoder_layers, real)
+        x, cache = read(self.model, ids, memory, _by_key(self.layout.grown, past), _by_key(self.layout.kept, kept))
+        log_probs = self.model.log_probs(x[:, -1])
+        return log_probs, *(state for key, _ in self.layout.grown for state in cache.grown[key])
+
+
+def _by_key(layout: Sequence[tuple[Key, int]], tensors: Sequence[Tensor]) -> dict[Key, tuple[Tensor, ...]]:
+    tensors = iter(tensors)  # type: ignore[assignment]
+    return {key: tuple(next(tensors) for _ in range(number)) for key, number in layout}  # type: ignore[call-overload]

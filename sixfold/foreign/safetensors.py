@@ -1,0 +1,42 @@
+"""A model as its weights alone, for programs that build it themselves: model.safetensors.
+
+Each tensor is there once, under the name it has in the model; which table serves which role stands in export.json,
+beside the sizes, the modifications and the tokenizers.
+"""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from sixfold.disk.atomic import Aside, save_tensors
+from sixfold.models.model import Model
+
+WEIGHTS = "model.safetensors"
+
+
+def write(model: Model, folder: Path) -> None:
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    with Aside(folder) as aside:
+        aside.write(WEIGHTS, lambda path: save_tensors(tensors, path))
+    stored = safetensors.torch.load_file(folder / WEIGHTS)
+    if stored.keys() != tensors.keys() or not all(_same(stored[name], tensor) for name, tensor in tensors.items()):
+        raise OSError(errno.EIO, f"{WEIGHTS} was damaged while it was written: what is read there is not the model")
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Byte by byte, so that a NaN is the same as itself."""
+    alike = (a.shape, a.dtype) == (b.shape, b.dtype)
+    return alike and torch.equal(a.flatten().view(torch.uint8), b.flatten().view(torch.uint8))
+
+
+def roles(model: Model) -> dict[str, str]:
+    """Which of the tables in model.safetensors reads the source, reads the target, and writes."""
+    place = {id(table): f"tables.{number}" for number, table in enumerate(model.tables)}
+    tables: dict[str, Any] = model._table
+    return {role: place[id(table)] for role, table in tables.items()}

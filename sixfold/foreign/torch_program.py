@@ -1,0 +1,165 @@
+"""A model as programs of `torch.export`, which run without this package: encoder.pt2 and step.pt2.
+
+    encoder.pt2   source (B, n)                    →  mask (B, n), kept …
+    step.pt2      ids (B, L), mask, kept, past     →  log p (B, V), past …
+
+What these are stands in steps.py. The number of rows, the lengths and the past are dynamic. A decoder alone has only
+a step, with None for the mask and nothing kept.
+
+Weights lie in the files as plain bytes, and the example inputs, which would be pickled, are left out.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from sixfold.core.ids import BOS, EOS
+from sixfold.decoding.step import padded
+from sixfold.foreign.plain_cache import Beginning, Layout, Step, encode, read
+from sixfold.models.model import Model
+
+ENCODER, STEP = "encoder.pt2", "step.pt2"
+_ROWS, _LONGEST = 1 << 16, 1 << 20  # of a batch and of a text: as good as any
+
+
+def write(model: Model, folder: Path) -> Layout:
+    """Fill `folder` with the programs. A model of which torch can make none is refused by the names of its parts."""
+    if model.kind not in ("encoder_decoder", "decoder_only"):
+        raise ValueError(f"a model of kind {model.kind} writes no text, and has no step to export")
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of itself
+        layout = Layout.of(model)
+        real, kept = None, list[Tensor]()
+        if model.kind == "encoder_decoder":
+            source = padded([[BOS] * 5, [BOS] * 4], torch.device("cpu"))
+            _save(model, lambda: _encoder(model, layout, source), folder / ENCODER)
+            real, *kept = Beginning(model, layout)(source)
+        _save(model, lambda: _step(model, layout, real, kept), folder / STEP)
+    return layout
+
+
+def _encoder(model: Model, layout: Layout, source: Tensor) -> ExportedProgram:
+    rows, length = Dim("rows", min=1, max=_ROWS), Dim("source", min=1, max=_most(model, "encoder"))
+    return torch.export.export(Beginning(model, layout), (source,), dynamic_shapes=({0: rows, 1: length},))
+
+
+def _step(model: Model, layout: Layout, real: Tensor | None, kept: list[Tensor]) -> ExportedProgram:
+    """Traced with two rows, of which each has read 4 tokens and now reads 3.
+
+    (All in one piece each, or torch would take what is left of a longer tensor for a condition.)
+    """
+    most = _most(model, "only" if real is None else "decoder")
+    rows, new = Dim("rows", min=1, max=_ROWS), Dim("new", min=1, max=most)
+    before, source = Dim("past", min=0, max=most), Dim("source", min=1, max=_LONGEST)
+    memory = None if real is None else encode(model, padded([[BOS] * 5, [BOS] * 4], torch.device("cpu")))
+    _, cache = read(model, torch.full((2, 4), BOS), memory)
+    past = [state.contiguous() for key, _ in layout.grown for state in cache.grown[key]]
+    kept = [state.contiguous() for state in kept]
+    shapes = (
+        {0: rows, 1: new},
+        None if real is None else {0: rows, 1: source},
+        [{0: rows, state.dim() - 2: source} for state in kept],
+        [{0: rows, state.dim() - 2: before} for state in past],
+    )
+    return torch.export.export(Step(model, layout), (torch.full((2, 3), BOS), real, kept, past), dynamic_shapes=shapes)
+
+
+def _most(model: Model, stack: str) -> int:
+    return model.limits.get(stack, _LONGEST)
+
+
+def _save(model: Model, make: Callable[[], ExportedProgram], path: Path) -> None:
+    try:
+        program = make()
+    except Exception as error:  # torch has a hundred kinds, and says which line it could not trace
+        names = ", ".join(each.name for each in model.assembly.modifications) or "this model"
+        first = str(error).strip().partition("\n")[0]
+        raise ValueError(f"{names} can't be exported to torch: torch.export says {first!r:.200}") from None
+    _leave_out_unused(program)
+    program.example_inputs = None
+    torch.export.save(program, path)
+
+
+def _leave_out_unused(program: ExportedProgram) -> None:
+    """The encoder's program needs no decoder: what leads to no output goes, and weights that nobody reads are one 0."""
+    graph = program.graph_module.graph
+    graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
+    program.graph_module.recompile()
+    read = {node.name for node in graph.find_nodes(op="placeholder") if node.users}
+    for spec in program.graph_signature.input_specs:
+        if spec.target is not None and spec.arg.name not in read and spec.target in program.state_dict:
+            unused = program.state_dict[spec.target]
+            program.state_dict[spec.target] = nn.Parameter(
+                unused.new_zeros(1).expand(unused.shape), requires_grad=False
+            )
+
+
+class Reading:
+    """Programs that were written, at work."""
+
+    def __init__(self, folder: Path, model: Model, layout: Layout, never: Sequence[int]):
+        load = torch.export.load
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.encoder: Any = load(folder / ENCODER).module() if model.kind == "encoder_decoder" else None
+            self.step: Any = load(folder / STEP).module()
+        self.never = list(never)
+        self.empty = empty_past(model, layout)
+
+    @torch.no_grad()
+    def greedy(self, rows: list[list[int]], limit: int) -> list[list[int]]:
+        """What they write, without EOS; rows are sources without EOS, or prompts without BOS."""
+        return [self._one(row, limit) for row in rows]
+
+    @torch.no_grad()
+    def log_probs(self, rows: list[list[int]], outputs: list[list[int]]) -> list[list[float]]:
+        """Of each token of each output, and of its end."""
+        return [self._scored(row, output) for row, output in zip(rows, outputs, strict=True)]
+
+    def _one(self, row: list[int], limit: int) -> list[int]:
+        ids, real, kept = self._begin(row)
+        output, past = list[int](), self.empty
+        while len(output) < limit:
+            log_probs, *past = self.step(ids, real, kept, past)
+            log_probs[:, self.never] = -torch.inf
+            word = int(log_probs[0].argmax())
+            if word == EOS:
+                break
+            output.append(word)
+            ids = torch.tensor([[word]])
+        return output
+
+    def _scored(self, row: list[int], output: list[int]) -> list[float]:
+        ids, real, kept = self._begin(row)
+        found, past = list[float](), self.empty
+        for word in (*output, EOS):
+            log_probs, *past = self.step(ids, real, kept, past)
+            found.append(float(log_probs[0, word]))
+            ids = torch.tensor([[word]])
+        return found
+
+    def _begin(self, row: list[int]) -> tuple[Tensor, Tensor | None, list[Tensor]]:
+        """The first ids to read, and what was made of the source."""
+        if self.encoder is None:
+            return torch.tensor([[BOS, *row]]), None, []
+        real, *kept = self.encoder(torch.tensor([[*row, EOS]]))
+        return torch.tensor([[BOS]]), real, kept
+
+
+def empty_past(model: Model, layout: Layout) -> list[Tensor]:
+    """What a sentence begins with: of each state no token."""
+    memory = encode(model, torch.full((1, 2), BOS)) if model.kind == "encoder_decoder" else None
+    with torch.no_grad():
+        _, cache = read(model, torch.full((1, 1), BOS), memory)
+    return [state.narrow(-2, 0, 0) for key, _ in layout.grown for state in cache.grown[key]]
+
+
+def shapes(past: Sequence[Tensor]) -> list[list[int]]:
+    return [list(state.shape) for state in past]

@@ -1,0 +1,1 @@
+"""The three kinds of models, how one is built, and how large it is."""

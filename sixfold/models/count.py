@@ -1,0 +1,102 @@
+"""How many parameters a model has and how many multiply-accumulates a forward pass takes, without memory for either."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from sixfold.models.decoder_only import DecoderOnly
+from sixfold.models.encoder_decoder import EncoderDecoder
+from sixfold.models.encoder_only import EncoderOnly
+from sixfold.models.model import Model
+
+
+@dataclass(frozen=True)
+class Count:
+    """Totals, and the same by part, such as "encoder.attention"."""
+
+    parameters: int
+    parameters_by_part: dict[str, int]
+    operations: int  # multiply-accumulates of matrix products, as executed for one sequence (pair)
+    operations_by_part: dict[str, int]
+
+
+def count(model: Model, source_length: int, target_length: int) -> Count:
+    """Count a model that was built on the meta device."""
+    parameters = Counter[str]()
+    for name, parameter in model.named_parameters():
+        parameters[part_of(name)] += parameter.numel()
+    operations = _operations(model, source_length, target_length)
+    return Count(parameters.total(), dict(parameters), operations.total(), dict(operations))
+
+
+def part_of(name: str) -> str:
+    """encoder.layers.3.attention.qkv.weight → encoder.attention: the stack, and what it is in a layer."""
+    words = [word for word in name.split(".") if not word.isdigit() and word not in ("layers", "layer")]
+    words[0] = {"tables": "embedding", "stack": "only", "input": "only"}.get(words[0], words[0].removesuffix("_input"))
+    if "position" in words:
+        return f"{words[0]}.position"
+    if words[0] in ("embedding", "head", "classifier", "bridge") or len(words) == 1:
+        return words[0]
+    return f"{words[0]}.{'residual' if words[1].startswith('around_') else words[1]}"
+
+
+def _operations(model: Model, source_length: int, target_length: int) -> Counter[str]:
+    """What is computed in no part, but by the model itself, is the product with the output table."""
+    source, target = (torch.zeros(1, n, dtype=torch.long, device="meta") for n in (source_length, target_length))
+    flops = FlopCounterMode(display=False)
+    ledger = _Ledger(model, flops)
+    with torch.no_grad(), flops:
+        _forward(model.eval(), source, target)
+    ledger.close()
+    operations = Counter[str]()
+    for name, own in ledger.own.items():
+        if own:
+            operations[part_of(name) if name else "head"] += own // 2  # one multiply-accumulate is two flops
+    return operations
+
+
+def _forward(model: Model, source: Tensor, target: Tensor) -> Tensor:
+    if isinstance(model, EncoderDecoder):
+        return model.log_probs(model.decode(target, model.encode(source)))
+    if isinstance(model, DecoderOnly):
+        return model.log_probs(model.decode(target))
+    assert isinstance(model, EncoderOnly)
+    return model.classify(source) if model.sizes.classes else model.log_probs(model.encode(source))
+
+
+class _Ledger:
+    """Charges each operation to the innermost module that is running; to "" if none is.
+
+    Names alone would not do: a residual connection runs a sub-layer that lies beside it, not in it.
+    """
+
+    def __init__(self, model: nn.Module, flops: FlopCounterMode):
+        self.own, self.flops = Counter[str](), flops
+        self._running, self._charged = [""], 0
+        self._hooks = []
+        for name, module in model.named_modules():
+            self._hooks.append(module.register_forward_pre_hook(lambda *_, name=name: self._enter(name)))
+            self._hooks.append(module.register_forward_hook(lambda *_: self._leave()))
+
+    def _charge(self) -> None:
+        total = self.flops.get_total_flops()
+        self.own[self._running[-1]] += total - self._charged
+        self._charged = total
+
+    def _enter(self, name: str) -> None:
+        self._charge()
+        self._running.append(name)
+
+    def _leave(self) -> None:
+        self._charge()
+        self._running.pop()
+
+    def close(self) -> None:
+        self._charge()
+        for hook in self._hooks:
+            hook.remove()

@@ -1,0 +1,89 @@
+"""Encoder and decoder: reads one text and writes another.
+
+Letters: S source rows, n source length, B target rows, L target length, D model width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from sixfold.core.batch import Batch, Losses
+from sixfold.core.inputs import check_memory, finish
+from sixfold.core.memory import Memory
+from sixfold.core.state import Cache
+from sixfold.core.tap import Tap
+from sixfold.models.model import Gates, Model
+from sixfold.spec.spec import Spec
+from sixfold.transformer import Input
+
+
+class EncoderDecoder(Model):
+    """Reads one text and writes another: translation, summaries, spelling to sound."""
+
+    kind = "encoder_decoder"
+
+    def __init__(self, spec: Spec):
+        super().__init__(spec)
+        self.places = encoder, decoder = spec.place("encoder"), spec.place("decoder")
+        self._own(spec.tables(spec)._asdict())
+        self.encoder_input = Input(spec, encoder)
+        self.encoder = spec.stack(spec, encoder)
+        self.bridge = spec.bridge(spec, decoder)
+        self.decoder_input = Input(spec, decoder)
+        self.decoder = spec.decoder_stack(spec, decoder)
+        self.head = spec.head(spec, decoder)
+        self._complete(spec)
+
+    def encode(
+        self, source: Tensor, real: Tensor | None = None, *, tap: Tap | None = None, gates: Gates | None = None
+    ) -> Memory:
+        """Ids (S, n) → the memory that `decode` reads. `real` marks what is not padding; by default all but PAD."""
+        return self._encode(source, real, tap=tap, gates=gates)
+
+    def decode(
+        self,
+        ids: Tensor,
+        memory: Memory | None = None,
+        real: Tensor | None = None,
+        *,
+        cache: Cache | None = None,
+        tap: Tap | None = None,
+        gates: Gates | None = None,
+    ) -> Tensor:
+        """Ids (B, L) → states (B, L, D), each of which predicts the next word through `log_probs`.
+
+        With `cache=Cache(memory)` in the memory's place, the ids go on from where the cache is.
+        """
+        if (memory is None) == (cache is None):
+            got = "neither" if memory is None else "both"
+            raise ValueError(f"decode needs either a memory or a cache that holds one, got {got}")
+        return self._decode(ids, memory, real, cache, tap=tap, gates=gates)
+
+    def forward(self, batch: Batch, smoothing: float = 0.0, recompute: bool = False) -> Losses:
+        auxiliary: list[Tensor] = []
+        memory = self._encode(batch.source, None, losses=auxiliary, recompute=recompute)
+        x = self._decode(batch.inputs, memory, None, None, losses=auxiliary, recompute=recompute)
+        return self._losses(x, batch.targets, smoothing, auxiliary)
+
+    def _encode(self, source: Tensor, real: Tensor | None, **rest: Any) -> Memory:
+        x, call = self._enter(self.encoder_input, self.places[0], "source", source, real, **rest)
+        states, call = self.encoder(x, call)
+        return Memory(self.bridge(states), call.real)
+
+    def _decode(
+        self, ids: Tensor, memory: Memory | None, real: Tensor | None, cache: Cache | None, **rest: Any
+    ) -> Tensor:
+        if cache is not None and cache.memory is None:
+            raise ValueError("the cache holds no memory; make it with Cache(memory)")
+        memory = check_memory(memory if cache is None else cache.memory, self.sizes.decoder_layers, self.sizes.d_model)
+        x, call = self._enter(
+            self.decoder_input, self.places[1], "target", ids, real, memory=memory, cache=cache, **rest
+        )
+        rows = memory.states[0].shape[0] * (1 if cache is None else cache.width)
+        if x.shape[0] != rows:
+            raise ValueError(f"{x.shape[0]} target rows, but {rows} rows of memory")
+        states, call = self.decoder(x, call)
+        finish(call, x.shape[1])
+        return states[-1]

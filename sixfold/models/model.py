@@ -1,0 +1,122 @@
+"""The three models: encoder-decoder, decoder-only, encoder-only.
+
+`forward(batch)` is what training calls and gives the losses; `encode` and `decode` are for everybody
+else. Values are checked here, where data enter, and nowhere inside.
+
+Letters: S source rows, n source length, B target rows, L target length, D model width, V words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from sixfold.core.batch import Losses
+from sixfold.core.call import Call
+from sixfold.core.inputs import (
+    begin,
+    check_gates,
+    check_ids,
+    check_real,
+    check_smoothing,
+    check_tap,
+    check_targets,
+)
+from sixfold.core.place import Place
+from sixfold.spec.assemble import Assembly
+from sixfold.spec.spec import Group, Spec
+
+Gates = Mapping[str, Tensor]  # "decoder.3.cross" → (B or 1, H), a factor for each head
+
+
+class Model(nn.Module):
+    """What the three have in common: tables, a head, and what a trainer asks for."""
+
+    kind: ClassVar[str]
+    assembly: Assembly  # how it was made
+    head: Any
+
+    def __init__(self, spec: Spec):
+        super().__init__()
+        if spec.sizes.classes and self.kind != "encoder_only":
+            raise ValueError(f"classes are for an encoder_only model, got {spec.sizes.classes} for {self.kind}")
+        self.sizes = spec.sizes
+        self._init, self._groups, self._after_step = spec.init, spec.groups, spec.after_step
+
+    def _own(self, roles: Mapping[str, nn.Module]) -> None:
+        """Hold each table once, however many roles it has."""
+        self.tables = nn.ModuleList(dict.fromkeys(roles.values()))
+        self._table = dict(roles)  # not registered: a module must not be listed twice
+
+    def _complete(self, spec: Spec) -> None:
+        """After all parts are there."""
+        self._init(self, spec)
+        self.limits: dict[str, int] = {}  # the most positions a stack can tell apart, where a part sets a limit
+        self.attentions: dict[str, int] = {}  # "decoder.3.cross" → heads: what a tap can watch and gates can scale
+        for part in self.modules():
+            place, limit = getattr(part, "place", None), getattr(part, "limit", None)
+            if place is not None and limit is not None:
+                self.limits[place.stack] = min(limit, self.limits.get(place.stack, limit))
+            heads = getattr(part, "heads", None)
+            if place is not None and heads is not None:
+                self.attentions.update({f"{place.stack}.{i}.{place.name}": heads for i in range(place.layers)})
+
+    def groups(self) -> list[Group]:
+        """The parameters as the optimiser should treat them."""
+        return self._groups(self)
+
+    def after_step(self, step: int, steps: int) -> None:
+        """To be called after each optimiser step."""
+        self._after_step(self, step, steps)
+
+    def log_probs(self, x: Tensor) -> Tensor:
+        """States (…, D) → the log-probability of every word (…, V)."""
+        if "output" not in self._table:
+            raise ValueError("this model says classes, not words: use classify")
+        return self.head.log_probs(x, self._table["output"])
+
+    def _enter(
+        self, entrance: nn.Module, place: Place, role: str, ids: Tensor, real: Tensor | None, **rest: Any
+    ) -> tuple[Tensor, Call]:
+        """Check what came in, and embed it."""
+        check_ids(ids, self.sizes.vocabulary(place.stack), f"the {role} ids")
+        check_real(real, ids, f"the {role} ids")
+        check_gates(rest.get("gates"), self.attentions, ids.shape[0])
+        check_tap(rest.get("tap"))
+        call = begin(ids, real, causal=place.causal, limit=self.limits.get(place.stack), **rest)
+        return entrance(ids, self._table[role], call)
+
+    def _losses(self, x: Tensor, targets: Tensor, smoothing: float, auxiliary: list[Tensor]) -> Losses:
+        check_smoothing(smoothing)
+        check_targets(targets, x, self.sizes.vocabulary("decoder"))
+        total, tokens, plain = self.head.loss(x, self._table["output"], targets, smoothing)
+        return Losses(total, tokens, total_of(auxiliary, total), plain)
+
+
+@contextmanager
+def evaluating(*models: nn.Module) -> Iterator[None]:
+    """Put models in evaluation mode, and each of their parts back as it was."""
+    in_training = [part for model in models for part in model.modules() if part.training]
+    for part in in_training:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part in in_training:
+            part.training = True
+
+
+def one_vocabulary(spec: Spec) -> dict[str, nn.Module]:
+    """The tables of a model that reads and writes one language."""
+    if not spec.sizes.joint:
+        raise ValueError("a model with one stack has one vocabulary: give vocab, not source_vocab and target_vocab")
+    tables = spec.tables(spec)
+    return {"target": tables.target, "output": tables.output}
+
+
+def total_of(auxiliary: list[Tensor], like: Tensor) -> Tensor:
+    return torch.stack(auxiliary).sum() if auxiliary else like.new_zeros(())

@@ -1,0 +1,187 @@
+"""Convolution over text: windows that know of padding, of the future, and of what a cache holds.
+
+Letters: B rows, L new tokens, w taps of a window, N = L + w − 1 tokens that L windows reach, C channels,
+H kernels, K = C/H channels that share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sixfold.core.call import Call
+from sixfold.core.dropout import Dropout
+from sixfold.core.init import normal
+from sixfold.core.place import Place, Sizes
+from sixfold.spec.spec import Spec
+from sixfold.transformer import merge_heads, split_heads
+
+_BLOCK = 16  # tokens
+
+
+def before(width: int, causal: bool) -> int:
+    """How many tokens of a window stand before its own: all but one, or half of them."""
+    return width - 1 if causal else width // 2
+
+
+class Strip(NamedTuple):
+    """Tokens in the order of their positions, where windows can slide over them."""
+
+    reached: Tensor  # (B, N, C): the new tokens and their neighbours, zeros where there is none
+    new: Tensor  # (B, L, C): the new tokens of it
+    order: Tensor | None  # (B or 1, L): which of them each token of the input is; None: they are in order
+
+    def back(self, y: Tensor) -> Tensor:
+        """Results (B, L, ·) for the new tokens, in the order of the input."""
+        return y if self.order is None else _pick(y, self.order)
+
+
+def lay_out(x: Tensor, call: Call, place: Place, width: int) -> Strip:
+    """Lay the tokens x (B, L, C) in a row with what their windows reach.
+
+        encoder, w = 3    · a b c d ·        decoder, w = 3    · · a b c d       ·  nothing, or what the
+                          └─┬─┘                                └─┬─┘                cache holds
+                          window of a                          window of a
+
+    Padding is left out, wherever it stands, and a row comes out as it would alone.
+    """
+    length, left = x.shape[1], before(width, call.causal)
+    right = width - 1 - left
+    if call.cache is None and _in_order(x, call):
+        x = x if call.real is None else x.masked_fill(~call.real[..., None], 0)
+        return Strip(F.pad(x, (0, 0, left, right)), x, None)
+    if call.cache is None:  # as there: each token in the slot of its position
+        count = call.key_positions.shape[1]
+        slot_BL = call.positions if call.real is None else torch.where(call.real, call.positions, count)
+        room = x.new_zeros(x.shape[0], count + 1, x.shape[2])
+        slots = room.scatter(1, slot_BL[..., None].expand_as(x), x)[:, :count]
+    else:
+        (slots,) = call.grow(place, x)
+    first = call.positions[:, :1]  # a row's first new token; padding before it stands there, too
+    reached = first + torch.arange(length + width - 1, device=x.device)  # counted from the zeros at the left
+    strip = _pick(F.pad(slots, (0, 0, left, right + length)), reached)
+    return Strip(strip, strip[:, left : left + length], None if call.real is None else call.positions - first)
+
+
+def convolve(reached: Tensor, kernel_Cw: Tensor) -> Tensor:
+    """y_lc = Σ_j kernel_cj · reached_(l+j),c: the same kernels everywhere. (B, N, C) → (B, L, C)"""
+    return F.conv1d(reached.transpose(1, 2), kernel_Cw[:, None], groups=len(kernel_Cw)).transpose(1, 2)
+
+
+def convolve_each(reached: Tensor, kernel_BLwH: Tensor) -> Tensor:
+    """y_lhk = Σ_j kernel_ljh · reached_(l+j),hk: kernels of each token's own. (B, N, C) → (B, L, C)
+
+    B·L·w·C numbers are never made. Kernels that channels share become bands in small matrices, here for
+    blocks of 4 tokens and w = 3, one product of matrices for each block and kernel:
+
+        ■ ■ ■ · · ·
+        · ■ ■ ■ · ·      (block, block + w − 1), times the tokens that the block reaches,
+        · · ■ ■ ■ ·      (block + w − 1, K)
+        · · · ■ ■ ■
+    """
+    length, (width, kernels) = reached.shape[1] - kernel_BLwH.shape[2] + 1, kernel_BLwH.shape[2:]
+    if reached.shape[2] == kernels or torch.compiler.is_compiling():  # nothing is shared, or a compiler can fuse
+        reached, kernel_BLwH1 = reached.unflatten(2, (kernels, -1)), kernel_BLwH[..., None]
+        y = reached[:, :length] * kernel_BLwH1[:, :, 0]
+        for j in range(1, width):  # one pass for each tap
+            y = torch.addcmul(y, reached[:, j : j + length], kernel_BLwH1[:, :, j])
+        return y.flatten(2)
+    fill, across = -length % _BLOCK, _BLOCK + width - 1  # blocks: n of them, the last one filled up
+    blocks_BnHKa = F.pad(reached, (0, 0, 0, fill)).unfold(1, across, _BLOCK).unflatten(2, (kernels, -1))
+    taps_BnHbw = F.pad(kernel_BLwH, (0, 0, 0, 0, 0, fill)).unflatten(1, (-1, _BLOCK)).movedim(-1, 2)
+    # Rows of w taps and `block` zeros, read as rows that are one number shorter: each moves one to the right.
+    line = F.pad(taps_BnHbw, (0, _BLOCK)).flatten(-2)[..., : _BLOCK * across]
+    y_BnHbK = line.unflatten(-1, (_BLOCK, across)) @ blocks_BnHKa.transpose(-2, -1)
+    return y_BnHbK.transpose(2, 3).flatten(-2).flatten(1, 2)[:, :length]
+
+
+class GatedConvolution(nn.Module):
+    """conv((x W_a) ⊙ σ(x W_b)) W_O. Who inherits says in `kernel` what the taps weigh, and how to `convolve` so.
+
+    With `study`, a bias and one more map stand before W_O, and every channel has its own kernel of width 9.
+    """
+
+    map = "kernel"
+    position_places = ()  # a window knows who stands where
+
+    def __init__(self, spec: Spec, place: Place, widths: tuple[int, ...], shared: int, study: bool):
+        super().__init__()
+        channels = spec.sizes.d_model
+        self.place, self.heads = place, _kernels(spec.sizes, shared, study)
+        self.width = _width(widths, place.layer or 0, study)
+        self.input = normal(nn.Linear(channels, 2 * channels, bias=study))  # W_a, W_b side by side
+        self.dropout = Dropout(0.0 if study else spec.sizes.dropout)
+        self.bias = nn.Parameter(torch.zeros(channels)) if study else None
+        self.pointwise = normal(nn.Linear(channels, channels)) if study else nn.Identity()
+        self.output = normal(nn.Linear(channels, channels, bias=study))  # W_O
+
+    def kernel(self, u: Tensor) -> Tensor:
+        """(B, L, C) → (B or 1, L or 1, w, H): for each token the weights of its taps, which sum to one."""
+        raise NotImplementedError
+
+    def convolve(self, reached: Tensor, kernel: Tensor) -> Tensor:
+        """(B, N, C) → (B, L, C) with what `kernel` gave."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, call: Call) -> Tensor:
+        u = F.glu(self.input(x))
+        strip = lay_out(u, call, self.place, self.width)
+        y = self.convolve(strip.reached, self.dropout(self.kernel(strip.new)))
+        y = y if self.bias is None else y + self.bias
+        (heads,) = split_heads(strip.back(y), self.heads, 1)
+        if call.watched(self.place):
+            call.show(self.place, weights=self.written_out(u, call), heads=heads)
+        return self.output(self.pointwise(merge_heads(call.gate(self.place, heads))))
+
+    def written_out(self, u: Tensor, call: Call) -> Tensor:
+        """The kernels as weights (B, H, L, M) on all tokens, to be looked at."""
+        tap_BLM = call.key_positions[:, None, :] - call.positions[:, :, None] + before(self.width, call.causal)
+        reached = (tap_BLM >= 0) & (tap_BLM < self.width)
+        if call.cache is None and call.real is not None:
+            reached = reached & call.real[:, None, :]
+        kernel_BLHw = self.kernel(u).transpose(-2, -1).expand(*u.shape[:2], -1, -1)
+        taps = tap_BLM.clamp(0, self.width - 1)[:, :, None, :].expand(*kernel_BLHw.shape[:3], -1)
+        return kernel_BLHw.gather(-1, taps).masked_fill(~reached[:, :, None, :], 0).transpose(1, 2)
+
+
+def check_widths(name: str, sizes: Sizes, widths: tuple[int, ...], shared: int) -> None:
+    """Raise a ValueError unless these are options of a gated convolution."""
+    if not widths or min(widths) < 1:
+        raise ValueError(f"{name}: widths must be at least 1, such as 3/7/15/31, got {'/'.join(map(str, widths))!r}")
+    if shared < 0 or sizes.d_model % (shared or sizes.heads):
+        raise ValueError(
+            f"{name}: d_model {sizes.d_model} does not divide into {shared or sizes.heads} kernels; "
+            f"choose another `shared`"
+        )
+
+
+def gated_parameters(sizes: Sizes, widths: tuple[int, ...], study: bool, kernel: Callable[[int], int]) -> int:
+    """How many parameters more than with attention; kernel(w) is how many the kernels of one layer have."""
+    d, total = sizes.d_model, 0
+    for layers in (sizes.encoder_layers, sizes.decoder_layers):
+        for layer in range(layers):
+            matrices = 4 * d * d + 5 * d if study else 3 * d * d
+            total += matrices + kernel(_width(widths, layer, study)) - 4 * d * sizes.heads * sizes.d_head
+    return total
+
+
+def _kernels(sizes: Sizes, shared: int, study: bool) -> int:
+    return sizes.d_model if study else shared or sizes.heads
+
+
+def _width(widths: tuple[int, ...], layer: int, study: bool) -> int:
+    return 9 if study else widths[min(layer, len(widths) - 1)]
+
+
+def _in_order(x: Tensor, call: Call) -> bool:
+    """Whether padding stands at the end only; several rows that share their positions say so."""
+    return call.real is None or 1 == call.positions.shape[0] < x.shape[0]
+
+
+def _pick(x: Tensor, index: Tensor) -> Tensor:
+    """Tokens of (B, ·, C) by number, (B or 1, L) → (B, L, C)."""
+    return x.gather(1, index[..., None].expand(x.shape[0], -1, x.shape[2]))

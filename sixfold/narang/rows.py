@@ -1,0 +1,110 @@
+"""The rows of "Do Transformer Modifications Transfer Across Implementations and Applications?" (arXiv 2102.11972).
+
+Each row by its published name: what it changes of the baseline's sizes, its modifications as the study ran
+them, and what the study printed. The baseline has T5's relative bias; a row whose self-attention has no scores
+to add it to leaves it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from sixfold.core.place import Sizes
+
+BASELINE = Sizes(
+    vocab=32128, d_model=768, d_ff=3072, heads=12, d_head=64, encoder_layers=12, decoder_layers=12, dropout=0.0
+)
+SOURCE_LENGTH, TARGET_LENGTH, BATCH = 512, 114, 128  # one batch of span corruption
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the study's table."""
+
+    name: str
+    parameters: float  # as published, in millions
+    operations: float  # as published, in 10¹² multiply-accumulates for a batch
+    modifications: tuple[str, ...] = ()
+    changes: Mapping[str, int] = field(default_factory=dict)
+    positions: bool = True  # whether it keeps the relative bias
+
+    @property
+    def sizes(self) -> Sizes:
+        return replace(BASELINE, **self.changes)
+
+    @property
+    def all_modifications(self) -> tuple[str, ...]:
+        return (*(("t5_bias",) if self.positions else ("no_positions",)), *self.modifications)
+
+
+def _gated(name: str, options: str = "") -> Row:
+    """Three matrices instead of two: two thirds of the width keeps the number of weights."""
+    return Row(name, 223, 11.1, (name.lower() + options,), {"d_ff": 2048})
+
+
+def _shape(layers: int, d_ff: int, heads: int, parameters: float) -> Row:
+    changes = {"encoder_layers": layers, "decoder_layers": layers, "d_ff": d_ff, "heads": heads}
+    return Row(f"{layers} layers, d_ff = {d_ff}, H = {heads}", parameters, 11.1, changes=changes)
+
+
+def _synthesizer(name: str, modification: str, parameters: float, operations: float) -> Row:
+    """The text says 12 heads of 64; the published counts fit only 8 of 128 in self-attention."""
+    modifications = (modification, "cross_heads:heads=12,d_head=64")
+    return Row(f"Synthesizer ({name})", parameters, operations, modifications, {"heads": 8, "d_head": 128})
+
+
+ROWS = (
+    Row("Vanilla Transformer", 223, 11.1),
+    Row("GeLU", 223, 11.1, ("gelu:form=tanh",)),
+    Row("Swish", 223, 11.1, ("swish",)),
+    Row("ELU", 223, 11.1, ("elu",)),
+    _gated("GLU"),
+    _gated("GeGLU", ":form=tanh"),
+    _gated("ReGLU"),
+    Row("SeLU", 223, 11.1, ("selu",)),
+    _gated("SwiGLU"),
+    _gated("LiGLU"),
+    Row("Sigmoid", 223, 11.1, ("sigmoid",)),
+    Row("Softplus", 223, 11.1, ("softplus",)),
+    Row("RMS Norm", 223, 11.1, ("rms_norm:fraction=0.0675",)),
+    Row("Rezero", 223, 11.1, ("rezero",)),
+    Row("Rezero + LayerNorm", 223, 11.1, ("rezero_layer_norm",)),
+    Row("Rezero + RMS Norm", 223, 11.1, ("rezero_rms_norm",)),
+    Row("Fixup", 223, 11.1, ("fixup:study=true",)),
+    _shape(24, 1536, 6, 224),
+    _shape(18, 2048, 8, 223),
+    _shape(8, 4608, 18, 223),
+    _shape(6, 6144, 24, 223),
+    Row("Block sharing", 65, 11.1, ("block_sharing", "tied_inputs")),
+    Row("Block sharing + Factorized embeddings", 45, 9.4, ("block_sharing", "factorized_embedding")),
+    Row("Block sharing + Factorized & shared embeddings", 20, 9.1, ("block_sharing", "factorized_shared_embedding")),
+    Row("Encoder only block sharing", 170, 11.1, ("block_sharing:stacks=encoder", "tied_inputs")),
+    Row("Decoder only block sharing", 144, 11.1, ("block_sharing:stacks=decoder", "tied_inputs")),
+    Row("Factorized Embedding", 227, 9.4, ("factorized_embedding",)),
+    Row("Factorized & shared embeddings", 202, 9.1, ("factorized_shared_embedding",)),
+    Row("Tied encoder/decoder input embeddings", 248, 11.1, ("tied_inputs",)),
+    Row("Tied decoder input and output embeddings", 248, 11.1, ("tied_decoder",)),
+    Row("Untied embeddings", 273, 11.1, ("untied",)),
+    Row("Adaptive input embeddings", 204, 9.2, ("adaptive_input",)),
+    Row("Adaptive softmax", 204, 9.2, ("adaptive_softmax:sentinels=128",)),
+    Row("Adaptive softmax without projection", 223, 10.8, ("adaptive_softmax:projection=false,sentinels=128",)),
+    Row("Mixture of softmaxes", 232, 16.3, ("mixture_of_softmaxes",)),
+    Row("Transparent attention", 223, 11.1, ("transparent_attention",)),
+    Row("Dynamic convolution", 257, 11.8, ("dynamic_convolution:study=true",), {"d_ff": 512}, positions=False),
+    Row("Lightweight convolution", 224, 10.4, ("lightweight_convolution:study=true",), positions=False),
+    Row("Evolved Transformer", 217, 9.9, ("evolved:study=true",), {"encoder_layers": 6, "decoder_layers": 6}),
+    _synthesizer("dense", "synthesizer_dense:study=true", 224, 11.4),
+    _synthesizer("dense plus", "synthesizer_dense_plus:study=true", 243, 12.6),
+    _synthesizer("dense plus alpha", "synthesizer_dense_plus_alpha:study=true", 243, 12.6),
+    _synthesizer("factorized", "synthesizer_factorized:study=true", 207, 10.1),
+    _synthesizer("random", "synthesizer_random", 254, 10.1),
+    _synthesizer("random plus", "synthesizer_random_plus", 292, 12.0),
+    _synthesizer("random plus alpha", "synthesizer_random_plus_alpha", 292, 12.0),
+    Row("Universal Transformer", 84, 40.0, ("universal:study=true", "tied_inputs")),
+    Row("Mixture of experts", 648, 11.7, ("mixture_of_experts:decoder_capacity=1.25",)),
+    Row("Switch Transformer", 1100, 11.7, ("switch:decoder_capacity=1.25",)),
+    Row("Funnel Transformer", 223, 1.9, ("funnel:study=true", "rms_norm:fraction=0.0675")),
+    Row("Weighted Transformer", 280, 71.0, ("weighted:study=true",)),
+    Row("Product key memory", 421, 386.6, ("product_keys",)),
+)

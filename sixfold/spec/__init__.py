@@ -1,0 +1,1 @@
+"""A model as a value: Spec and its slots, the registry of modifications, and assemble, which checks them together."""

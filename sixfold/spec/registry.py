@@ -1,0 +1,227 @@
+"""Modifications by name: registering them, finding them, and reading their options.
+
+    @modification("2003.04887")                      # the paper's arXiv number, if there is one
+    def rezero(spec: Spec) -> Spec:
+        \"\"\"One line for the list. Then the formula, and what one should know.\"\"\"
+        return replace(spec, residual=ReZero, final=no_norm)
+
+Keyword-only parameters with types and defaults are its options: `t5_bias:buckets=16,per_layer=true`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import sys
+import types
+import typing
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sixfold.core.names import did_you_mean
+from sixfold.core.place import Sizes
+from sixfold.spec.spec import SLOTS, Spec
+
+
+@dataclass(frozen=True)
+class Modification:
+    """A named change of a Spec."""
+
+    change: Callable[..., Spec]
+    paper: str | None = None
+    adds: Callable[..., int] | None = None  # (sizes, **options) → parameters more than the plain encoder-decoder's
+
+    @property
+    def name(self) -> str:
+        return self.change.__name__
+
+    @property
+    def page(self) -> str:
+        """What there is to know of it."""
+        return inspect.getdoc(self.change) or ""
+
+    @property
+    def summary(self) -> str:
+        return self.page.split("\n", 1)[0]
+
+    @property
+    def options(self) -> Mapping[str, inspect.Parameter]:
+        parameters = inspect.signature(self.change).parameters
+        return {n: p for n, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The slots it fills, seen by applying it to the plain Transformer."""
+        plain = Spec(sizes=Sizes(vocab=8))
+        return changed_slots(plain, self.change(plain))
+
+
+def changed_slots(before: Spec, after: Spec) -> tuple[str, ...]:
+    return tuple(slot for slot in SLOTS if getattr(before, slot) is not getattr(after, slot))
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A modification as somebody asked for it."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        values = ",".join(f"{key}={_as_text(value)}" for key, value in self.options.items())
+        return f"{self.name}:{values}" if values else self.name
+
+
+_registered: dict[str, Modification] = {}
+
+
+def modification(
+    paper: str | None = None, *, adds: Callable[..., int] | None = None
+) -> Callable[[Callable[..., Spec]], Callable[..., Spec]]:
+    """Register the function below as a modification under its own name.
+
+    `adds(sizes, **options)` says how many parameters more an encoder-decoder has with it than without.
+    """
+    if callable(paper):
+        raise TypeError("write @modification() with parentheses")
+
+    def register(change: Callable[..., Spec]) -> Callable[..., Spec]:
+        new, old = Modification(change, paper, adds), _registered.get(change.__name__)
+        if old is not None and _origin(old.change) != _origin(change):
+            raise ValueError(f"there is a modification {new.name!r} already, from {_origin(old.change)}")
+        for option in new.options.values():
+            if option.annotation is option.empty or option.default is option.empty:
+                raise ValueError(f"option {option.name!r} of modification {new.name!r} needs a type and a default")
+        _registered[new.name] = new
+        return change
+
+    return register
+
+
+def _origin(change: Callable[..., Spec]) -> str:
+    """The file that defines it; a notebook's cell may be run again, another file may not take its name."""
+    return inspect.getsourcefile(change) or change.__module__ if change.__module__ != "__main__" else "__main__"
+
+
+def all_modifications() -> dict[str, Modification]:
+    """All that are registered, by name; those of sixfold itself are imported first."""
+    import sixfold.modifications as package
+
+    for module in pkgutil.iter_modules(package.__path__):
+        if module.name.startswith("_"):
+            continue
+        importlib.import_module(f"{package.__name__}.{module.name}")
+    return dict(sorted(_registered.items()))
+
+
+def find(name: str) -> Modification:
+    known = all_modifications()
+    if name not in known:
+        raise ValueError(
+            f"there is no modification {name!r}{did_you_mean(name, known)}; `sixfold list` shows all, "
+            f"and one of your own must be imported first (--import FILE, or sixfold.import_file)"
+        )
+    return known[name]
+
+
+def choose(wish: str | Chosen | tuple[str, Mapping[str, Any]] | Mapping[str, Any]) -> Chosen:
+    """Read a wish: "t5_bias", "t5_bias:buckets=16", ("t5_bias", {"buckets": 16}) or {"t5_bias": {"buckets": 16}}."""
+    name, values = _split(wish)
+    options = find(name).options
+    hints = typing.get_type_hints(find(name).change, localns={"Spec": Spec})
+    for key in values:
+        if key not in options:
+            has = f"it has {', '.join(options)}" if options else "it has none"
+            raise ValueError(f"modification {name!r} has no option {key!r}{did_you_mean(key, options)}; {has}")
+    read = {key: _read(value, hints[key], f"option {key!r} of modification {name!r}") for key, value in values.items()}
+    return Chosen(name, read)
+
+
+def _split(wish: Any) -> tuple[str, Mapping[str, Any]]:
+    if isinstance(wish, Chosen):
+        return wish.name, wish.options
+    if isinstance(wish, str):
+        name, _, text = wish.partition(":")
+        return name.strip(), _pairs(text, wish)
+    if isinstance(wish, Mapping) and len(wish) == 1:
+        wish = next(iter(wish.items()))
+    if isinstance(wish, tuple) and len(wish) == 2 and isinstance(wish[0], str):
+        name, options = wish
+        if options is None or isinstance(options, Mapping):
+            return name, options or {}
+    raise ValueError(f"a modification is given as NAME or NAME:key=value, got {wish!r}")
+
+
+def _pairs(text: str, wish: str) -> dict[str, str]:
+    """ "key=value,key=value" """
+    options: dict[str, str] = {}
+    for pair in text.split(",") if text else []:
+        key, equals, value = (word.strip() for word in pair.partition("="))
+        if not equals:
+            raise ValueError(f"{wish!r}: expected NAME:key=value,key=value, got {pair!r}")
+        if key in options:
+            raise ValueError(f"{wish!r}: {key!r} is given twice")
+        options[key] = value
+    return options
+
+
+def _read(value: Any, kind: Any, what: str) -> Any:
+    """A value as its declared type, from text or as it came from Python or YAML."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Literal:
+        for argument in arguments:
+            if value == argument or value == _as_text(argument):
+                return argument
+        raise ValueError(f"{what} must be one of {', '.join(map(str, arguments))}, got {value!r}")
+    if origin in (typing.Union, types.UnionType):  # X | None
+        inner = next(a for a in arguments if a is not type(None))
+        return None if value is None or value == "none" else _read(value, inner, what)
+    if origin is tuple:
+        items = value.split("/") if isinstance(value, str) else value
+        if not isinstance(items, list | tuple):
+            raise ValueError(f"{what} must be several values, got {value!r}")
+        return tuple(_read(item, arguments[0], what) for item in items)
+    return _read_plain(value, kind, what)
+
+
+def _read_plain(value: Any, kind: type, what: str) -> Any:
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    try:
+        if kind is bool and isinstance(value, str):
+            return {"true": True, "false": False}[value.lower()]
+        if (kind in (int, float) and isinstance(value, str)) or (kind is float and type(value) is int):
+            return kind(value)
+    except (ValueError, KeyError):
+        raise ValueError(f"{what} must be {names[kind]}, got {value!r}") from None
+    if type(value) is not kind:
+        raise ValueError(f"{what} must be {names.get(kind, kind.__name__)}, got {value!r}")
+    return value
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "/".join(map(_as_text, value))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def import_file(path: str | Path) -> None:
+    """Run a user's Python file, so that the modifications in it are registered."""
+    path = Path(path).resolve()
+    if not path.is_file():
+        raise ValueError(f"there is no file {path} to import")
+    if path.suffix != ".py":
+        raise ValueError(f"{path} is not a Python file: its name must end in .py")
+    module = types.ModuleType(f"sixfold_import_{path.stem}_{zlib.crc32(str(path).encode())}")
+    module.__file__ = str(path)
+    before, sys.modules[module.__name__] = dict(_registered), module
+    try:  # read anew each time: a cached bytecode file may be older than an edit in a notebook
+        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+    except Exception as error:
+        del sys.modules[module.__name__]
+        _registered.clear()
+        _registered.update(before)
+        raise ValueError(f"{path} could not be imported: {type(error).__name__}: {error}") from error

@@ -1,0 +1,266 @@
+"""However the model is run, it says the same: with a cache or without, alone or in company, fused or step by step.
+
+Letters: B rows, N tokens of all rows that are not padding, V words, D model width, w hypotheses of a sentence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from sixfold.config.schema import Decoding, change_decoding
+from sixfold.core.ids import BOS, EOS, PAD
+from sixfold.core.tap import Tap
+from sixfold.decoding.cpu.int8 import quantised
+from sixfold.decoding.generator import Writer, Writing
+from sixfold.decoding.ordered import Stream
+from sixfold.decoding.records import Translation
+from sixfold.decoding.session import Speech
+from sixfold.decoding.step import Step, padded
+from sixfold.decoding.translator import Translating, Translator, Wishes
+from sixfold.models.model import Model, evaluating
+from sixfold.verify.equality import Measured, equality
+from sixfold.verify.subject import Excused, Sample, Subject
+
+# Logits are tens, which float32 knows to a few millionths; after many layers, and as a difference of two, it is 1e-5.
+ROUNDING = 1e-4
+ROUNDING_TO_8_BITS = 1e-5  # between two roundings to 8 bits, all is computed in double precision, or row by row
+_BEAMS = (1, 4)
+_WITHOUT_CACHE = 8  # sentences that are decoded without a cache: it takes long
+
+
+@equality(
+    "cache",
+    "cached = uncached",
+    left="decoded with the cache",
+    right="decoded without: all is read anew for each word",
+    tolerance=ROUNDING,
+)
+def cache(subject: Subject) -> Measured:
+    """Greedily and with a beam: the same texts, and the same log-probability of each token."""
+    _need_text(subject)
+    texts = [sample.text for sample in subject.samples[:_WITHOUT_CACHE]]
+    found = []
+    for beam in _BEAMS:
+        task = _task(subject, subject.model, beam)
+        cached = _decode(subject, task, texts)
+        task.step = Rereading(subject.model)
+        found.append(compare(cached, _decode(subject, task, texts)))
+    return _worst(found)
+
+
+@equality(
+    "batch",
+    "alone = in a batch",
+    left="each sentence alone",
+    right="all in one batch, and in another order, joining and leaving",
+    tolerance=ROUNDING,
+)
+def batch(subject: Subject) -> Measured:
+    if subject.model.kind == "encoder_only":
+        return _states_in_a_batch(subject, subject.model)
+    return in_company(subject, subject.model)
+
+
+@equality(
+    "int8",
+    "alone = in a batch, in int8",
+    left="each sentence alone",
+    right="all in one batch, and in another order",
+    tolerance=ROUNDING_TO_8_BITS,
+)
+def int8(subject: Subject) -> Measured:
+    """The same with linear maps in 8 bits, where the last bit of an activation decides to what it is rounded."""
+    if next(subject.model.parameters()).device.type != "cpu":
+        raise Excused("int8 is for a CPU")
+    model = quantised(subject.model)
+    return _states_in_a_batch(subject, model) if model.kind == "encoder_only" else in_company(subject, model)
+
+
+def in_company(subject: Subject, model: Model) -> Measured:
+    """What a model writes for each sample alone, beside what it writes in two kinds of company."""
+    texts = [sample.text for sample in subject.samples]
+    longest = max(len(sample.source or sample.target) for sample in subject.samples) + 1
+    found = []
+    for beam in _BEAMS:
+        task = _task(subject, model, beam)
+        alone = [_decode(subject, task, [text])[0] for text in texts]
+        together = _decode(subject, task, texts)
+        few = _task(subject, model, beam, batch_tokens=4 * beam * longest)
+        reversed_order = _decode(subject, few, texts[::-1])[::-1]
+        found += [compare(alone, together), compare(alone, reversed_order)]
+    return _worst(found)
+
+
+def _states_in_a_batch(subject: Subject, model: Model) -> Measured:
+    """The same of a model that writes nothing: what it says of each token."""
+    together = said(model, subject.samples)
+    alone = torch.cat([said(model, [sample]) for sample in subject.samples])
+    return Measured(_apart(alone, together), right="all in one batch")
+
+
+@equality(
+    "attention",
+    "fused = explicit attention",
+    left="by the fused kernel",
+    right="step by step, with the weights",
+    tolerance=ROUNDING,
+)
+def attention(subject: Subject) -> Measured:
+    """The log-probability of every word after each token; while a tap is open, attention goes step by step."""
+    if not any(_can_be_fused(part) for part in subject.model.modules()):
+        raise Excused("no part of this model takes the fused kernel")
+    tap = Tap()
+    explicit = said(subject.model, subject.samples, tap)
+    if not len(tap):
+        raise Excused("no part of this model has attention weights")
+    return Measured(_apart(said(subject.model, subject.samples), explicit))
+
+
+def _can_be_fused(part: Any) -> bool:
+    """Attention whose position needs no weights."""
+    position = getattr(part, "position", None)
+    return hasattr(part, "heads") and position is not None and not position.fills("values")
+
+
+@torch.inference_mode()
+def said(model: Any, samples: Sequence[Sample], tap: Tap | None = None) -> Tensor:
+    """What a model that reads the samples says after each token: log-probabilities (N, V), or states (N, D)."""
+    device = next(model.parameters()).device
+    targets = [sample.target for sample in samples]
+    with evaluating(model):
+        if model.kind == "encoder_only":
+            ids = padded(targets, device)
+            x = model.encode(ids, tap=tap)[ids != PAD]
+            return x if model.sizes.classes else model.log_probs(x)
+        memory = []
+        if model.kind == "encoder_decoder":
+            memory = [model.encode(padded([[*sample.source, EOS] for sample in samples], device), tap=tap)]
+        ids = padded([[BOS, *target] for target in targets], device)
+        return model.log_probs(model.decode(ids, *memory, tap=tap)[ids != PAD])
+
+
+def _apart(left: Tensor, right: Tensor) -> float:
+    """The largest difference, of large numbers relative to them; what is impossible on both sides is the same."""
+    return float((torch.where(left == right, 0.0, left - right).abs() / left.abs().clamp(min=1)).max())
+
+
+# Decoding, as `translate` and `generate` do it ------------------------------------------------------------------
+
+
+def _need_text(subject: Subject) -> None:
+    if subject.model.kind == "encoder_only":
+        raise Excused("an encoder_only model writes no text, and keeps no cache")
+
+
+def _task(subject: Subject, model: Any, beam: int, **changes: Any) -> Speech:
+    """How a model decodes: as the run does it, but for what is set here."""
+    plain = {
+        "beam_size": beam,
+        "beam_groups": 1,
+        "n_best": 1,
+        "sample": False,
+        "coverage_penalty": 0.0,  # it asks for attention, which decoding without a cache does not give
+        "min_length": 0,
+        "precision": "float32",  # who wants another brings a model of it
+        "max_length": min(subject.length, subject.config.decoding.max_length),
+    }
+    decoding: Decoding = change_decoding(subject.config.decoding, {**plain, **changes})
+    if model.kind == "encoder_decoder":
+        return Translating(Translator(model, subject.tokenizers, decoding), decoding, Wishes())
+    return Writing(Writer(model, subject.tokenizers, decoding), decoding, None)
+
+
+def _decode(subject: Subject, task: Any, texts: Sequence[str]) -> list[Translation]:
+    with evaluating(*task.models):
+        return list(Stream(task, texts))
+
+
+def compare(left: Sequence[Translation], right: Sequence[Translation]) -> Measured:
+    """The largest difference of two lists of outputs, and how many of them are other texts."""
+    different = sum(a.tokens != b.tokens for a, b in zip(left, right, strict=True))
+    note = f"{different} of {len(left)} texts differ" if different else ""
+    return Measured(furthest(_gap(a, b) for a, b in zip(left, right, strict=True)), note)
+
+
+def furthest(gaps: Iterable[float]) -> float:
+    """The largest; what is no number is infinitely far from any."""
+    return max((math.inf if math.isnan(gap) else gap for gap in gaps), default=0.0)
+
+
+def _gap(left: Translation, right: Translation) -> float:
+    """How far the log-probabilities of two outputs are apart, token by token.
+
+    Other texts are only forgiven if they are a tie, where the last bit decides: the two words at which they part are
+    equally likely, or the texts as a whole are.
+    """
+    same = next((i for i, (a, b) in enumerate(zip(_ended(left), _ended(right), strict=False)) if a != b), None)
+    pairs = list(zip(left.log_probs, right.log_probs, strict=False))
+    if same is None:
+        return furthest(abs(a - b) for a, b in pairs)
+    before = furthest(abs(a - b) for a, b in pairs[:same])
+    tie = min(abs(pairs[same][0] - pairs[same][1]), abs(left.score - right.score))
+    return max(before, tie if tie <= ROUNDING else math.inf)
+
+
+def _ended(output: Translation) -> tuple[int, ...]:
+    return (*output.tokens, EOS)
+
+
+def _worst(found: Sequence[Measured]) -> Measured:
+    worst = max(found, key=lambda each: each.difference)
+    notes = dict.fromkeys(each.note for each in found if each.note)
+    tied = "" if worst.difference > ROUNDING or not notes else ", in ties"
+    return Measured(worst.difference, "; ".join(notes) + tied)
+
+
+@dataclass
+class Written:
+    """All that decoding without a cache remembers: the texts."""
+
+    sources: list[Sequence[int]]  # of each sentence
+    rows: list[list[int]]  # what each of its w hypotheses has said
+    width: int = 1  # w
+
+    light: ClassVar[bool] = False
+
+    def select(self, rows: Tensor) -> Written:
+        lines = (rows[:, None] if rows.dim() == 1 else rows).tolist()
+        sources = [self.sources[line[0] // self.width] for line in lines]
+        return Written(sources, [list(self.rows[row]) for line in lines for row in line], len(lines[0]))
+
+    def join(self, other: Written, free: Sequence[int] = ()) -> Written:
+        """The other's sentences take these places, and further ones after all."""
+        places = [*free, *range(len(self.sources), len(self.sources) + len(other.sources) - len(free))]
+        for number, place in enumerate(places):
+            theirs = other.rows[number * self.width : (number + 1) * self.width]
+            self.sources[place : place + 1] = [other.sources[number]]
+            self.rows[place * self.width : (place + 1) * self.width] = theirs
+        return self
+
+
+class Rereading:
+    """A step that has no cache: each time it reads the source and all that was written from the beginning."""
+
+    def __init__(self, model: Any):
+        self.model, self.device = model, next(model.parameters()).device
+
+    def begin(self, sources: Sequence[Sequence[int]]) -> Written:
+        return Written(list(sources), [[] for _ in sources])
+
+    def __call__(self, ids: Tensor, state: Written) -> Step:
+        for row, new in zip(state.rows, ids.tolist(), strict=True):
+            row += [id_ for id_ in new if id_ != PAD]
+        memory = []
+        if self.model.kind == "encoder_decoder":
+            sources = [source for source in state.sources for _ in range(state.width)]
+            memory = [self.model.encode(padded(sources, self.device))]
+        x = self.model.decode(padded(state.rows, self.device), *memory)
+        last = torch.tensor([len(row) - 1 for row in state.rows], device=self.device)
+        log_probs_BV = self.model.log_probs(x[torch.arange(len(last), device=self.device), last])
+        return Step(log_probs_BV, log_probs_BV.new_zeros(len(last)), state)

@@ -1,0 +1,33 @@
+"""Another engine with the same weights writes the same."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from sixfold.api.load import Opened
+from sixfold.foreign.agreement import CLOSE
+from sixfold.foreign.export import export, refusal
+from sixfold.verify.equality import Measured, equality
+from sixfold.verify.subject import Excused, Subject
+
+
+@equality(
+    "export",
+    "exported = original",
+    left="what the model writes, greedily",
+    right="what CTranslate2 writes with its weights",
+    tolerance=CLOSE,
+)
+def exported(subject: Subject) -> Measured:
+    """The same texts, and log-probabilities; where texts differ, how much likelier the model finds its own word."""
+    texts = [sample.text for sample in subject.samples]
+    if reason := refusal(Opened(subject.model, subject.tokenizers, subject.config), "ctranslate2"):
+        raise Excused(reason)
+    if find_spec("ctranslate2") is None:
+        raise Excused("ctranslate2 is not installed (pip install 'sixfold[export]')")
+    place = subject.scratch / "exported"
+    found = export(subject.directory, "ctranslate2", place, lines=len(texts), texts=texts).agreement
+    assert found is not None, "there are texts to compare"
+    different = found.texts - found.same
+    note = f"{different} of {found.texts} texts differ, in ties" if different else ""
+    return Measured(max(found.gap, found.log_prob), note)

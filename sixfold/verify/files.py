@@ -1,0 +1,148 @@
+"""What is on disk is what was put there: weights, checkpoints, tokenizers."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from sixfold.runs import model_files as store
+from sixfold.text.corpus import INDEX, OtherTokenizersError, open_prepared
+from sixfold.text.tokenizer import Tokenizers
+from sixfold.training import checkpoint
+from sixfold.training.average import make_average
+from sixfold.training.processes import Processes
+from sixfold.verify.equality import Measured, equality
+from sixfold.verify.subject import Excused, Subject, misfits
+
+
+@equality(
+    "weights",
+    "saved = loaded",
+    left="the weights as they are loaded",
+    right="saved and loaded again",
+    tolerance=0.0,
+)
+def weights(subject: Subject) -> Measured:
+    """Bit for bit; and the same as in the checkpoint of the best step, where that is kept."""
+    model = store.load(subject.directory)
+    loaded = model.state_dict()
+    place = subject.scratch / "saved"
+    store.save(model, place)
+    again = furthest(loaded, store.load(place).state_dict())
+    best = _best_checkpoint(subject)
+    if best is None:
+        return Measured(again, "no checkpoint of this step is left to compare with")
+    average = make_average(subject.config.training, subject.run, Processes())
+    difference = furthest(loaded, average.handed_out(best))
+    note = f"{store.WEIGHTS} is not what {best.path.name} says" if difference else ""
+    right = f"saved and loaded again, and those of {best.path.name}"
+    return Measured(max(again, difference), note, right=right)
+
+
+def _best_checkpoint(subject: Subject) -> checkpoint.Checkpoint | None:
+    """The checkpoint that the run's model was made of, if it is there and whole."""
+    try:
+        last = subject.checkpoint
+        progress = last.state["progress"]
+        step = last.step if progress["best"] is None else progress["best_step"]
+        return checkpoint.read(subject.run.training / f"step-{step}")
+    except (Excused, checkpoint.DamagedError):
+        return None
+
+
+@equality(
+    "checkpoints",
+    "checkpoints as written",
+    left="the files of the checkpoints",
+    right="their hashes when they were written",
+    tolerance=0.0,
+)
+def checkpoints(subject: Subject) -> Measured:
+    """All of them; the first that is damaged is named."""
+    places = checkpoint.places(subject.run.training)
+    if not places:
+        raise Excused("no checkpoints are kept")
+    for place in places:
+        checkpoint.read(place)
+    number = f"{len(places)} checkpoint{'s' if len(places) > 1 else ''}"
+    return Measured(0.0, left=f"the files of {number}")
+
+
+@equality(
+    "tokenizers",
+    "same tokenizers",
+    left="the tokenizers' fingerprints",
+    right="those the text was prepared and the model trained with",
+    tolerance=0.0,
+)
+def tokenizers(subject: Subject) -> Measured:
+    found = Tokenizers.load(subject.directory)
+    if misfit := misfits(found, store.skeleton(subject.directory)):
+        raise ValueError(misfit)
+    place = subject.scratch / "tokenizers"
+    place.mkdir()
+    found.save(place)
+    mine = _fingerprints(found)
+    records = list(_recorded(subject))
+    for where, fingerprints in [("saved and loaded again", _fingerprints(Tokenizers.load(place))), *records]:
+        if fingerprints != mine:
+            return Measured(math.inf, f"another tokenizer than in {where}")
+    if not records:
+        return Measured(0.0, "nothing says which these were: their sizes fit", right="saved and loaded again")
+    return Measured(0.0)
+
+
+@equality(
+    "text",
+    "prepared text as written",
+    left="the files of the prepared text",
+    right="what was noted of them when they were written",
+    tolerance=0.0,
+)
+def text(subject: Subject) -> Measured:
+    if not (subject.run.data / INDEX).is_file():
+        raise Excused("no prepared text is kept")
+    try:
+        open_prepared(subject.run.data, subject.tokenizers)
+    except OtherTokenizersError as error:
+        raise Excused(str(error)) from None
+    return Measured(0.0)
+
+
+def _fingerprints(found: Tokenizers) -> list[str]:
+    return [tokenizer.fingerprint for tokenizer in found]
+
+
+def _recorded(subject: Subject) -> Iterator[tuple[Path, list[str]]]:
+    """Where a run says which tokenizers it had, and what it says."""
+    for state in checkpoint.states(subject.run.training):
+        if "data" in state:
+            yield subject.run.training / f"step-{state['step']}", state["data"]["tokenizers"]
+    path = subject.run.data / INDEX
+    if path.is_file():
+        try:
+            yield path, json.loads(path.read_text(encoding="utf-8"))["tokenizers"]
+        except (ValueError, KeyError, TypeError):
+            return  # those who need the text will say so
+
+
+def furthest(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> float:
+    """The largest difference of any two numbers; ∞ if there are not the same numbers on both sides, or one is none."""
+    if left.keys() != right.keys() or any(left[name].shape != right[name].shape for name in left):
+        return math.inf
+    apart = [_apart(left[name], right[name]) for name in left if left[name].numel()]
+    return max(apart, default=0.0)
+
+
+def _apart(left: Tensor, right: Tensor) -> float:
+    if left.dtype != right.dtype or not bool(torch.isfinite(left).all()):
+        return math.inf
+    if torch.equal(left, right):
+        return 0.0
+    found = float((left.double() - right.double()).abs().max())
+    return found if found == found else math.inf

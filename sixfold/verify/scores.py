@@ -1,0 +1,83 @@
+"""What the log says of the model is what is found when it is scored again."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from sixfold.decoding.translator import Translator
+from sixfold.models.encoder_decoder import EncoderDecoder
+from sixfold.scoring.held_out import own_loss, own_references
+from sixfold.scoring.metrics import METRICS
+from sixfold.training.processes import Processes
+from sixfold.training.signals import Signals
+from sixfold.training.validation import Validation, choose_metric
+from sixfold.verify.equality import Measured, equality
+from sixfold.verify.subject import Excused, Subject
+
+LOSS = 1e-5  # of a loss per token
+
+
+@equality(
+    "loss",
+    "logged loss = loss now",
+    left="the validation loss in the log",
+    right="the loss of the model now",
+    tolerance=LOSS,
+)
+def loss(subject: Subject) -> Measured:
+    best = _best(subject)
+    then, now = float(best["loss"]), _loss(subject)
+    return Measured(abs(then - now), left=f"{then:.6f} in the log, {_at(best)}", right=f"{now:.6f} now")
+
+
+@equality(
+    "score",
+    "logged score = `score` now",
+    left="the validation score in the log",
+    right="what `sixfold score RUN --part valid` finds",
+    tolerance=0.0,
+)
+def score(subject: Subject) -> Measured:
+    """Where the log was written elsewhere, a tie may fall the other way: the share of one text is allowed."""
+    best, name = _best(subject), choose_metric(subject.config)
+    model = subject.model
+    if name not in METRICS or not isinstance(model, EncoderDecoder):
+        raise Excused(f"it was validated by its {name}")
+    _ = subject.prepared  # whose references are those of the validation
+    found = own_references(subject.run, subject.config, subject.tokenizers, "valid")
+    translator = Translator(model, subject.tokenizers, subject.config.decoding)
+    texts = [output.text for output in translator.translate([each.source for each in found])]
+    now = METRICS[name].score(texts, [each.targets for each in found])
+    apart = max(abs(float(best[key]) - value) for key, value in now.items())
+    left, right = f"{name} {float(best[name]):.4f} in the log, {_at(best)}", f"{now[name]:.4f} now"
+    share = 100 / len(found)
+    note = f"{share:.3f} would be one of {len(found):,} texts" if apart else ""
+    return Measured(apart, note, left, right, tolerance=share)
+
+
+def _best(subject: Subject) -> dict[str, Any]:
+    """What the log says of the run's own model."""
+    records = [record for record in subject.run.records() if record["kind"] == "valid" and record.get("best")]
+    if not records:
+        raise Excused("the log knows of no validation")
+    return records[-1]
+
+
+def _at(record: dict[str, Any]) -> str:
+    return f"step {record['step']:,}"
+
+
+def _loss(subject: Subject) -> float:
+    """Of a language model by way of `score`, where its files are there; of others as in training."""
+    config, tokenizers = subject.config, subject.tokenizers
+    if subject.model.kind == "decoder_only":
+        with suppress(ValueError, OSError):
+            return float(own_loss(config, tokenizers, subject.model, "valid").json()["loss"])
+    by_loss = config.model_copy(update={"training": config.training.model_copy(update={"metric": "loss"})})
+    validation = Validation(by_loss, subject.prepared, Processes(device=subject.device))
+    if not validation.possible:
+        raise Excused("the prepared text has no part to validate on")
+    scores = validation.score(subject.model, Signals())
+    assert scores is not None
+    return scores["loss"]

@@ -1,0 +1,244 @@
+"""However a step is dealt out, and wherever a run is interrupted, it learns the same."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from sixfold.config.schema import Config
+from sixfold.core.device import be_deterministic
+from sixfold.runs.run import Run
+from sixfold.training import checkpoint
+from sixfold.training.display import Quiet
+from sixfold.training.processes import Processes
+from sixfold.training.trainer import Trainer
+from sixfold.verify import gradients as step
+from sixfold.verify.equality import Measured, equality
+from sixfold.verify.files import furthest
+from sixfold.verify.subject import Excused, Subject
+
+_RELATIVE = 1e-6  # to the largest number of the gradient
+_STEPS = 2  # before the interruption, and as many after it
+_PATIENCE = 300  # seconds for two processes to start, and to compute one step
+
+
+@equality(
+    "micro-batches",
+    "micro-batches = one batch",
+    left="the gradient of one batch",
+    right=f"of {step.PIECES} micro-batches",
+    tolerance=_RELATIVE,
+)
+def micro_batches(subject: Subject) -> Measured:
+    _need_training_text(subject)
+    one = _of_one_batch(subject)
+    many = step.gradients(subject.run, _folder(subject, "micro-batches"), pieces=step.PIECES)
+    return Measured(_relative(one, many), _exception(subject))
+
+
+@equality(
+    "processes",
+    "one process = two",
+    left="the gradient of one process",
+    right="of two, which share the batch",
+    tolerance=_RELATIVE,
+)
+def processes(subject: Subject) -> Measured:
+    """Two processes of this machine, which speak through its loopback alone."""
+    _need_training_text(subject)
+    one, folder = _of_one_batch(subject), _folder(subject, "processes")
+    _run_two(subject, folder)
+    two = safetensors.torch.load_file(folder / step.FOUND)
+    return Measured(_relative(one, two), _exception(subject))
+
+
+@equality(
+    "resume",
+    "resumed = uninterrupted",
+    left=f"{2 * _STEPS} steps on from the last checkpoint",
+    right=f"{_STEPS} steps, saved, resumed, {_STEPS} more",
+    tolerance=0.0,
+)
+def resume(subject: Subject) -> Measured:
+    """Bit for bit: weights, optimiser, averages, random numbers, the place in the data, the log."""
+    training = subject.config.training
+    saved = subject.checkpoint
+    if not training.deterministic:
+        raise Excused("training.deterministic is false: no step is twice the same")
+    if training.steps is None:
+        raise Excused("the run's configuration does not say how many steps it takes")
+    _need_training_text(subject)
+    with _deterministic():
+        alone, broken = (_twin(subject, name) for name in ("alone", "broken"))
+        _train(subject, alone, 2 * _STEPS)
+        _train(subject, broken, _STEPS)
+        _train(subject, broken, _STEPS)
+    left, right = (checkpoint.read(twin.training / f"step-{saved.step + 2 * _STEPS}") for twin in (alone, broken))
+    found = _compare_tensors(left, right)
+    differing = _differing_state(left, right) or _differing_log(alone, broken)
+    return Measured(math.inf, f"{differing} differs") if differing and not found.difference else found
+
+
+# A batch, dealt in several ways ----------------------------------------------------------------------------------
+
+
+def _need_training_text(subject: Subject) -> None:
+    """Raise Excused if it is not there."""
+    _ = subject.prepared
+
+
+def _of_one_batch(subject: Subject) -> dict[str, Tensor]:
+    """The gradient that the others are compared with, computed once."""
+    if subject.one_batch is None:
+        subject.one_batch = step.gradients(subject.run, _folder(subject, "one-batch"), merge=True)
+    return subject.one_batch
+
+
+def _relative(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
+    """The largest difference, as a share of the largest number of the gradient; that of the loss as a share of it."""
+    gradient = furthest(one, other) / max(float(t.abs().max()) for name, t in one.items() if name != step.LOSS)
+    loss = furthest({"": one[step.LOSS]}, {"": other[step.LOSS]}) / float(one[step.LOSS])
+    return max(gradient, loss)
+
+
+def _exception(subject: Subject) -> str:
+    """What was left out, to be said where there is such a thing."""
+    parts = subject.batch_dependent()
+    return f"but for what depends on the batch by design (capacity, balance, jitter): {parts}" if parts else ""
+
+
+def _folder(subject: Subject, name: str) -> Path:
+    folder = subject.scratch / name
+    folder.mkdir()
+    return folder
+
+
+def _run_two(subject: Subject, folder: Path) -> None:
+    """Start two processes as torchrun would, and wait for them; raise a ValueError if they fail."""
+    arguments = [str(subject.directory.resolve()), str(folder), *subject.imports]
+    command = [sys.executable, "-m", step.__name__, *arguments]
+    port = _free_port()
+    started = [
+        subprocess.Popen(
+            command, env=_environment(rank, port), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    try:
+        errors = [process.communicate(timeout=_PATIENCE)[1] for process in started]
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"two processes did not finish in {_PATIENCE} seconds") from None
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    for process, said in zip(started, errors, strict=True):
+        if process.returncode and said.strip():
+            raise ValueError(f"two processes could not work together: {said.strip().splitlines()[-1]}")
+    if any(process.returncode for process in started):
+        raise ValueError("two processes could not work together, and do not say why")
+
+
+def _environment(rank: int, port: int) -> dict[str, str]:
+    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
+    own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return {
+        **os.environ,
+        **{name: str(value) for name, value in own.items()},
+        **({} if loopback is None else {"GLOO_SOCKET_IFNAME": loopback}),  # the machine's name may lead nowhere
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as asked:
+        asked.bind(("127.0.0.1", 0))
+        return int(asked.getsockname()[1])
+
+
+# Training, interrupted and not ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _deterministic() -> Iterator[None]:
+    before = torch.are_deterministic_algorithms_enabled()
+    be_deterministic(True)
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+def _twin(subject: Subject, name: str) -> Run:
+    """A run that begins where this one is. Its checkpoints are links to this one's files, which nobody writes to."""
+    twin = Run(_folder(subject, name))
+    for place in checkpoint.places(subject.run.training):
+        for file in place.rglob("*"):
+            if file.is_file():
+                link = twin.training / file.relative_to(subject.run.training)
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(file.resolve())
+    return twin
+
+
+def _train(subject: Subject, twin: Run, steps: int) -> None:
+    """Resume the twin from its last checkpoint, go on for so many steps, and save."""
+    saved = next(found for found in checkpoint.latest(twin.training) if isinstance(found, checkpoint.Checkpoint))
+    trainer = Trainer(twin, _config(subject), subject.prepared, Processes(device=subject.device), Quiet())
+    trainer.restore(saved)
+    trainer.model.train()
+    for _ in range(steps):
+        trainer.step()
+        if trainer.checkpoint_is_due():
+            trainer.save()
+    if not trainer.saved:
+        trainer.save()
+
+
+def _config(subject: Subject) -> Config:
+    """The run's own, with room for some steps more, each of which is logged."""
+    training = subject.config.training
+    assert training.steps is not None
+    steps = max(training.steps, subject.checkpoint.step + 2 * _STEPS)
+    changes = {"steps": steps, "log_every": 1, "compile": False}
+    return subject.config.model_copy(update={"training": training.model_copy(update=changes)})
+
+
+def _differing_state(left: checkpoint.Checkpoint, right: checkpoint.Checkpoint) -> str:
+    """What a checkpoint remembers beside tensors, if that is not the same; the log has other times, so other sizes."""
+    for key in ("progress", "data", "batches", "guard", "healthy", "grid"):
+        if json.dumps(left.state.get(key)) != json.dumps(right.state.get(key)):
+            return f"{key!r} of state.json"
+    return ""
+
+
+def _differing_log(left: Run, right: Run) -> str:
+    here, there = ([_timeless(record) for record in run.records()] for run in (left, right))
+    return "" if here == there else "log.jsonl"
+
+
+def _timeless(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key != "seconds"}
+
+
+def _compare_tensors(left: checkpoint.Checkpoint, right: checkpoint.Checkpoint) -> Measured:
+    apart = {
+        group: furthest(left.tensors(group), right.tensors(group))
+        for group in ("model", "optimizer", "average", "random")
+    }
+    differing = [group for group, difference in apart.items() if difference]
+    return Measured(max(apart.values()), f"{', '.join(differing)} differ" if differing else "")
