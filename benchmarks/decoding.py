@@ -26,7 +26,7 @@ from sixfold.bench.race import OURS, RESAMPLES, SEED, Contender, Ratio, race, ra
 from sixfold.config.schema import Config, change_decoding
 from sixfold.core.ids import EOS
 from sixfold.decoding.cpu.step import make_step
-from sixfold.decoding.session import Origin
+from sixfold.decoding.session import RunOrigin
 from sixfold.decoding.translator import Translator
 from sixfold.decoding.workers import CHUNK
 from sixfold.models.encoder_decoder import EncoderDecoder
@@ -172,7 +172,7 @@ def by_workers(
     run: Run, config: Config, lines: list[str], beam: int, number: int, held: contextlib.ExitStack
 ) -> Contender:
     """The same by a process for each core, which stay from one call to the next."""
-    origin = Origin((str(run.directory),), "cpu", ())
+    origin = RunOrigin((str(run.directory),), "cpu", ())
     decoding = change_decoding(config.decoding, {"beam_size": beam})
     pool = Pool(origin, decoding, number, min(CHUNK, -(-len(lines) // number)))
     held.callback(pool.close)

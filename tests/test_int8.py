@@ -14,7 +14,7 @@ from sixfold.decoding.cpu import int8
 from sixfold.decoding.cpu.step import FusedStep, make_step
 from sixfold.decoding.search.beam import Beam
 from sixfold.decoding.search.greedy import Greedy
-from sixfold.decoding.session import Speech, in_8_bits
+from sixfold.decoding.session import DecodingSession, in_8_bits
 from sixfold.decoding.step import ModelStep
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.text.vocabulary import train_tokenizer
@@ -137,7 +137,7 @@ def test_every_model_that_writes_does_so_in_8_bits(kind, wishes):
 
 def test_the_configuration_asks_for_it():
     model, letters = made(), train_tokenizer("symbols", ["a b c d e f"])
-    speech = Speech([model], Tokenizers(letters, letters), Decoding(precision="int8"))
+    speech = DecodingSession([model], Tokenizers(letters, letters), Decoding(precision="int8"))
     assert isinstance(speech.step, FusedStep)
     assert speech.models == [int8.quantised(model)]
 

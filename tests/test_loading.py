@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import sixfold
-from sixfold.decoding.generator import Writer
+from sixfold.decoding.generator import Generator
 from sixfold.decoding.translator import Translator
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.text.vocabulary import train_tokenizer
@@ -50,7 +50,7 @@ def test_one_process_does_not_wait_for_what_many_need(run):
 def test_a_language_model_writes_by_sampling(tmp_path):
     run = runs.writing(tmp_path / "lm")
     writer = sixfold.load(run, device="cpu")
-    assert isinstance(writer, Writer)
+    assert isinstance(writer, Generator)
     assert (writer.decoding.sample, writer.context) == (True, 16)
     assert not sixfold.load(run, settings={"decoding.sample": "false"}).decoding.sample
     assert sixfold.load(run, settings={"decoding.beam_size": "3"}).decoding.beam_size == 3

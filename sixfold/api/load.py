@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from sixfold.config.schema import Config, read_config
 from sixfold.core.device import choose_device
-from sixfold.decoding.generator import Writer
-from sixfold.decoding.session import Origin
+from sixfold.decoding.generator import Generator
+from sixfold.decoding.session import RunOrigin
 from sixfold.decoding.translator import Translator
 from sixfold.models.model import Model
 from sixfold.runs import model_files as store
@@ -18,7 +18,7 @@ from sixfold.spec.registry import import_file
 from sixfold.text.tokenizer import Tokenizers
 
 
-class Opened(NamedTuple):
+class OpenedRun(NamedTuple):
     """What a run directory holds."""
 
     model: Model
@@ -48,17 +48,17 @@ def load(
         import_file(file)
     opened = [open_run(each, device, settings) for each in runs]
     _need_one_vocabulary(runs, opened)
-    origin = Origin(tuple(map(str, runs)), device, tuple(map(str, imports)))
+    origin = RunOrigin(tuple(map(str, runs)), device, tuple(map(str, imports)))
     models, (model, tokenizers, config) = [each.model for each in opened], opened[0]
     if model.kind == "encoder_decoder":
         return Translator(models, tokenizers, config.decoding, origin=origin)  # type: ignore[arg-type]
     if model.kind == "decoder_only":
         context = config.data.context if Run(runs[0]).exists() else None
-        return Writer(models, tokenizers, config.decoding, context=context, origin=origin)  # type: ignore[arg-type]
+        return Generator(models, tokenizers, config.decoding, context=context, origin=origin)  # type: ignore[arg-type]
     raise ValueError(f"{runs[0]} holds a model of kind {model.kind}, which writes no text")
 
 
-def open_run(directory: str | Path, device: str = "auto", settings: Mapping[str, str] | None = None) -> Opened:
+def open_run(directory: str | Path, device: str = "auto", settings: Mapping[str, str] | None = None) -> OpenedRun:
     """The model, the tokenizers and the configuration of a run, or of a model directory with tokenizers."""
     run = Run(directory)
     if not run.directory.exists():
@@ -70,7 +70,7 @@ def open_run(directory: str | Path, device: str = "auto", settings: Mapping[str,
         )
     model = store.load(run.directory, device=choose_device(device))
     config = read_config(run.config if run.exists() else None, {**_usual(model, settings or {}), **(settings or {})})
-    return Opened(model, Tokenizers.load(run.directory), config)
+    return OpenedRun(model, Tokenizers.load(run.directory), config)
 
 
 def _usual(model: Model, settings: Mapping[str, str]) -> dict[str, str]:
@@ -80,7 +80,7 @@ def _usual(model: Model, settings: Mapping[str, str]) -> dict[str, str]:
     return {"decoding.sample": "true", "decoding.beam_size": "1", "decoding.beam_groups": "1"}
 
 
-def _need_one_vocabulary(runs: Sequence[str | Path], opened: Sequence[Opened]) -> None:
+def _need_one_vocabulary(runs: Sequence[str | Path], opened: Sequence[OpenedRun]) -> None:
     first = opened[0]
     for run, other in zip(runs[1:], opened[1:], strict=True):
         if other.model.kind != first.model.kind:

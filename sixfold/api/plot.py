@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sixfold.disk.atomic import Aside
+from sixfold.disk.atomic import StagedFiles
 from sixfold.runs.run import Run
 from sixfold.terminal import printable
 
@@ -49,7 +49,7 @@ def plot(runs: Sequence[Run], out: Path) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
         kind = out.suffix.lower().removeprefix(".")
         metadata = {"Date": None} if kind == "svg" else None
-        with Aside(out.parent) as aside:
+        with StagedFiles(out.parent) as aside:
             aside.write(out.name, lambda path: figure.savefig(path, format=kind, metadata=metadata, dpi=150))
 
 

@@ -17,10 +17,10 @@ import torch
 from sixfold.api.load import load
 from sixfold.config.schema import change_decoding
 from sixfold.decoding.engine import Job, Unanswerable
-from sixfold.decoding.generator import Writer, Writing
+from sixfold.decoding.generator import GenerationSession, Generator
 from sixfold.decoding.ordered import Tag
 from sixfold.decoding.records import Line, Translation, to_json
-from sixfold.decoding.translator import Translating, Wishes
+from sixfold.decoding.translator import Extras, TranslationSession
 from sixfold.decoding.workers import PORTION
 from sixfold.models.model import evaluating
 
@@ -36,7 +36,7 @@ def serve(questions: IO[bytes], answers: IO[str]) -> None:
     """Read what to load; then ask for lines, until there are no more questions, or one that has no answer."""
     try:
         task = _loaded(json.loads(questions.readline()))
-        _Serving(task, questions, answers).run()
+        _Worker(task, questions, answers).run()
     except BrokenPipeError:
         raise
     except Unanswerable as error:
@@ -50,12 +50,12 @@ def _loaded(hello: Mapping[str, Any]) -> Any:
     torch.set_num_threads(hello["threads"])
     loaded = load(hello["runs"], device=hello["device"], imports=hello["imports"])
     decoding = change_decoding(loaded.decoding, hello["decoding"])
-    if isinstance(loaded, Writer):
-        return Writing(loaded, decoding, None)
-    return Translating(loaded, decoding, Wishes(hello["alignment"]))
+    if isinstance(loaded, Generator):
+        return GenerationSession(loaded, decoding, None)
+    return TranslationSession(loaded, decoding, Extras(hello["alignment"]))
 
 
-class _Serving:
+class _Worker:
     """What a worker does: it searches, as long as it gets lines."""
 
     def __init__(self, task: Any, questions: IO[bytes], answers: IO[str]):

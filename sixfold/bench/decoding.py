@@ -13,10 +13,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from sixfold.bench.decoding_contenders import ALONE, BATCH, Cast, Search, Writer, Written
-from sixfold.bench.options import Tell, Wishes
+from sixfold.bench.decoding_contenders import ALONE, BATCH, Contenders, DecodingContender, Search, TimedTranslation
+from sixfold.bench.options import BenchOptions, Tell
 from sixfold.bench.race import OURS, Contender, Ratio, race, ratio
-from sixfold.bench.subject import Skipped, Subject, thinned
+from sixfold.bench.subject import BenchSubject, Skipped, thinned
 from sixfold.decoding.cpu.int8 import quantised
 from sixfold.decoding.cpu.step import make_step, unknown_part
 
@@ -28,7 +28,7 @@ _START = 4.0  # seconds that worker processes may take to begin
 _UNTRAINED = 32  # tokens that a model writes that never ends
 
 
-def measure(subject: Subject, wishes: Wishes, seconds: float, tell: Tell) -> dict[str, Any]:
+def measure(subject: BenchSubject, wishes: BenchOptions, seconds: float, tell: Tell) -> dict[str, Any]:
     """The section as JSON."""
     if subject.model.kind != "encoder_decoder":
         raise Skipped(f"only models of kind encoder_decoder translate, and this is of kind {subject.model.kind}")
@@ -39,7 +39,7 @@ def measure(subject: Subject, wishes: Wishes, seconds: float, tell: Tell) -> dic
     cases, until = [], time.perf_counter() + seconds
     with (
         tempfile.TemporaryDirectory(prefix="sixfold-bench-") as folder,
-        Cast(subject, wishes.precisions, wishes.threads, Path(folder)) as cast,
+        Contenders(subject, wishes.precisions, wishes.threads, Path(folder)) as cast,
     ):
         for number, search in enumerate(searches):
             mine = max(0.0, until - time.perf_counter()) / (len(searches) - number)
@@ -51,14 +51,14 @@ def measure(subject: Subject, wishes: Wishes, seconds: float, tell: Tell) -> dic
     return {"text": origin, "limit": limit, "step": steps(subject, wishes), "cases": cases, "left_out": left_out}
 
 
-def _limit(subject: Subject) -> int:
+def _limit(subject: BenchSubject) -> int:
     if not subject.trained:
         return _UNTRAINED
     most = subject.model.limits.get("decoder")
     return min([subject.config.decoding.max_length, *([] if most is None else [most - 1])])
 
 
-def steps(subject: Subject, wishes: Wishes) -> dict[str, dict[str, str]]:
+def steps(subject: BenchSubject, wishes: BenchOptions) -> dict[str, dict[str, str]]:
     """Which step each precision takes, and why."""
     found = {}
     for precision in wishes.precisions:
@@ -72,9 +72,9 @@ def steps(subject: Subject, wishes: Wishes) -> dict[str, dict[str, str]]:
 class _Racer:
     """A writer with what suits him best, who remembers what he wrote."""
 
-    def __init__(self, writer: Writer):
+    def __init__(self, writer: DecodingContender):
         self.writer, self.choice = writer, writer.choices[-1]
-        self.outputs: list[Written] = []
+        self.outputs: list[TimedTranslation] = []
 
     def write(self, lines: list[str]) -> float:
         self.outputs = self.writer.write(lines, self.choice)
@@ -95,7 +95,7 @@ class _Racer:
 
 
 def _case(
-    search: Search, writers: Sequence[Writer], lines: Sequence[str], rounds: int, seconds: float
+    search: Search, writers: Sequence[DecodingContender], lines: Sequence[str], rounds: int, seconds: float
 ) -> dict[str, Any]:
     """One search: find out how many sentences fit, let everybody choose, and race."""
     until = time.perf_counter() + seconds

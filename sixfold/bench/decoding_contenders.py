@@ -11,11 +11,11 @@ import torch
 
 from sixfold.bench.peer_models import absence, hugging_face
 from sixfold.bench.race import OURS
-from sixfold.bench.subject import Subject
+from sixfold.bench.subject import BenchSubject
 from sixfold.config.schema import Decoding, change_decoding
 from sixfold.core.ids import EOS, PAD
 from sixfold.decoding.ordered import WINDOW
-from sixfold.decoding.session import Origin
+from sixfold.decoding.session import RunOrigin
 from sixfold.decoding.step import padded
 from sixfold.decoding.translator import Translator
 from sixfold.decoding.workers import in_processes
@@ -25,7 +25,7 @@ BATCH, ALONE = "batch", "one at a time"
 _CHOICE, _BATCHES = "tokens in a batch", (1024, 2048, 4096)  # what all may choose from
 
 
-class Written(NamedTuple):
+class TimedTranslation(NamedTuple):
     """One translation."""
 
     text: str
@@ -42,35 +42,35 @@ class Search(NamedTuple):
     def __str__(self) -> str:
         return f"{'greedy' if self.beam == 1 else f'beam {self.beam}'}, {self.way}"
 
-    def written(self, text: str, tokens: int) -> Written:
-        return Written(text, tokens + (tokens < self.limit))
+    def written(self, text: str, tokens: int) -> TimedTranslation:
+        return TimedTranslation(text, tokens + (tokens < self.limit))
 
     def calls(self, lines: Sequence[str]) -> list[list[str]]:
         """The lines as they are handed over."""
         return [list(lines)] if self.way == BATCH else [[line] for line in lines]
 
 
-class Writer(NamedTuple):
+class DecodingContender(NamedTuple):
     """Somebody who writes, and what may be chosen to suit him best."""
 
     name: str
     precision: str
-    write: Callable[[list[str], int], list[Written]]  # (lines, what was chosen)
+    write: Callable[[list[str], int], list[TimedTranslation]]  # (lines, what was chosen)
     choices: Sequence[int] = (0,)
     chosen: str = ""  # what that is; empty: nothing is chosen
     processes: bool = False  # others do the work, and must be started first
 
 
-class Cast:
+class Contenders:
     """All who take part in a search. What they hold is given back at the end."""
 
-    def __init__(self, subject: Subject, precisions: Sequence[str], threads: int, folder: Path):
+    def __init__(self, subject: BenchSubject, precisions: Sequence[str], threads: int, folder: Path):
         self.subject, self.precisions, self.threads, self.folder = subject, precisions, threads, folder
         self.left_out: dict[str, str] = {}
         self._holding = ExitStack()
         self._hugging_face: Any = None
 
-    def __enter__(self) -> Cast:
+    def __enter__(self) -> Contenders:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -80,7 +80,7 @@ class Cast:
         """Let processes go that were started for a search."""
         self._holding.close()
 
-    def writers(self, search: Search, peers: Sequence[str]) -> list[Writer]:
+    def writers(self, search: Search, peers: Sequence[str]) -> list[DecodingContender]:
         found = [self._ours(search, precision) for precision in self.precisions]
         if search.way == BATCH and self.threads > 1:
             found += [self._workers(search, precision) for precision in self.precisions]
@@ -88,7 +88,7 @@ class Cast:
             found += self._peer(peer, search)
         return found
 
-    def _peer(self, peer: str, search: Search) -> list[Writer]:
+    def _peer(self, peer: str, search: Search) -> list[DecodingContender]:
         """A peer that is there and can express the model."""
         if peer == "x-transformers":
             self.left_out[peer] = "it has no search that keeps what was computed for an encoder-decoder"
@@ -103,18 +103,18 @@ class Cast:
                 self.left_out[peer] = str(error)
         return []
 
-    def _ours(self, search: Search, precision: str) -> Writer:
+    def _ours(self, search: Search, precision: str) -> DecodingContender:
         subject = self.subject
         translator = Translator(subject.model, subject.tokenizers, self._decoding(search, precision))  # type: ignore[arg-type]
 
-        def write(lines: list[str], choice: int) -> list[Written]:
+        def write(lines: list[str], choice: int) -> list[TimedTranslation]:
             size: dict[str, Any] = {"batch_tokens": choice} if choice else {}
             found = [each for call in search.calls(lines) for each in translator.translate(call, **size)]
             return [search.written(each.text, len(each.tokens)) for each in found]
 
         if search.way == ALONE:
-            return Writer(f"{OURS} {precision}", precision, write)
-        return Writer(f"{OURS} {precision}", precision, write, _BATCHES, _CHOICE)
+            return DecodingContender(f"{OURS} {precision}", precision, write)
+        return DecodingContender(f"{OURS} {precision}", precision, write, _BATCHES, _CHOICE)
 
     def _decoding(self, search: Search, precision: str, batch_tokens: int = _BATCHES[-1]) -> Any:
         """As everybody does it."""
@@ -122,21 +122,21 @@ class Cast:
         limits = {"max_length": search.limit, "max_ratio": 1e6, "length_penalty": "none"}
         return change_decoding(Decoding(), {**changes, **limits})
 
-    def _workers(self, search: Search, precision: str) -> Writer:
+    def _workers(self, search: Search, precision: str) -> DecodingContender:
         subject, workers = self.subject, self.threads
-        origin = Origin((str(subject.run.directory),), "cpu", subject.imports)
+        origin = RunOrigin((str(subject.run.directory),), "cpu", subject.imports)
         pools: dict[int, Pool] = {}
 
-        def write(lines: list[str], choice: int) -> list[Written]:
+        def write(lines: list[str], choice: int) -> list[TimedTranslation]:
             if choice not in pools:
                 pools[choice] = Pool(origin, self._decoding(search, precision, choice), workers)
                 self._holding.callback(pools[choice].close)
             return [search.written(each.text, len(each.tokens)) for each in pools[choice].translate(lines)]
 
         name = f"{OURS} {precision}, {workers} workers"
-        return Writer(name, precision, write, _BATCHES[1:], _CHOICE, processes=True)
+        return DecodingContender(name, precision, write, _BATCHES[1:], _CHOICE, processes=True)
 
-    def _ctranslate2(self, search: Search, precision: str) -> Writer:
+    def _ctranslate2(self, search: Search, precision: str) -> DecodingContender:
         """CTranslate2 on what sixfold's export writes. In batches it works on as many at once as there are threads."""
         model, tokenizers, folder = self.subject.model, self.subject.tokenizers, self.folder / precision
         if not folder.exists():
@@ -156,8 +156,8 @@ class Cast:
                 engines.append(made)
             return engines[0]
 
-        def write(lines: list[str], choice: int) -> list[Written]:
-            found: list[Written] = []
+        def write(lines: list[str], choice: int) -> list[TimedTranslation]:
+            found: list[TimedTranslation] = []
             translator = engine()
             rest = {"max_batch_size": choice, "batch_type": "tokens"} if choice else {}
             for call in search.calls(lines):
@@ -168,9 +168,9 @@ class Cast:
             return found
 
         choices, chosen = (_BATCHES, _CHOICE) if search.way == BATCH else ((0,), "")
-        return Writer(f"ctranslate2 {precision}", precision, write, choices, chosen)
+        return DecodingContender(f"ctranslate2 {precision}", precision, write, choices, chosen)
 
-    def _transformers(self, search: Search) -> Writer:
+    def _transformers(self, search: Search) -> DecodingContender:
         """`generate` of Hugging Face, the sentences sorted by length."""
         tokenizers = self.subject.tokenizers
         if self._hugging_face is None:
@@ -181,8 +181,8 @@ class Cast:
         said |= {"length_penalty": 0.0} if search.beam > 1 else {}
 
         @torch.inference_mode()
-        def write(lines: list[str], choice: int) -> list[Written]:
-            found: list[Written] = []
+        def write(lines: list[str], choice: int) -> list[TimedTranslation]:
+            found: list[TimedTranslation] = []
             for call in search.calls(lines):
                 rows = [[*row, EOS] for row in tokenizers.source.encode_batch(call)]
                 outputs: dict[int, list[int]] = {}
@@ -196,13 +196,13 @@ class Cast:
             return found
 
         choices, chosen = (_BATCHES[::2], _CHOICE) if search.way == BATCH else ((0,), "")
-        return Writer("transformers float32", "float32", write, choices, chosen)
+        return DecodingContender("transformers float32", "float32", write, choices, chosen)
 
 
 class Pool:
     """Worker processes that stay from one call to the next, as behind a service."""
 
-    def __init__(self, origin: Origin, decoding: Any, workers: int):
+    def __init__(self, origin: RunOrigin, decoding: Any, workers: int):
         self._lines: list[str] = []
         self._stream = in_processes(origin, decoding, self._feed(), workers, first=WINDOW)
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from sixfold.bench import memory
-from sixfold.bench.options import Tell, Wishes
+from sixfold.bench.options import BenchOptions, Tell
 from sixfold.bench.peer_models import absence, x_stack
 from sixfold.bench.race import OURS, SEED, Contender, Ratio, race, ratio
-from sixfold.bench.subject import Skipped, Subject
+from sixfold.bench.subject import BenchSubject, Skipped
 from sixfold.models.model import Model
 from sixfold.text.tokenizer import CONTROLS
 
@@ -28,10 +28,10 @@ WAYS = ("forward", "forward and backward")
 _PEER = "x-transformers"
 _FOR_MEMORY = 0.4  # share of the time
 
-Key = tuple[str, str, int]  # who, way, length
+CellKey = tuple[str, str, int]  # who, way, length
 
 
-def measure(subject: Subject, wishes: Wishes, seconds: float, tell: Tell) -> dict[str, Any]:
+def measure(subject: BenchSubject, wishes: BenchOptions, seconds: float, tell: Tell) -> dict[str, Any]:
     """The section as JSON."""
     until = time.perf_counter() + seconds
     lengths, missing = _possible(subject.model)
@@ -109,16 +109,16 @@ def _reader(model: Any, who: str, longest: int) -> Callable[[Tensor], Tensor]:
 
 
 def _memories(
-    subject: Subject,
-    wishes: Wishes,
+    subject: BenchSubject,
+    wishes: BenchOptions,
     who: Sequence[str],
     lengths: Sequence[int],
     seconds: float,
     missing: list[str],
     tell: Tell,
-) -> dict[Key, dict[str, Any]]:
+) -> dict[CellKey, dict[str, Any]]:
     """Peak memory, and a first time, of each cell that fits; `missing` is told of the others."""
-    cells: dict[Key, dict[str, Any]] = {}
+    cells: dict[CellKey, dict[str, Any]] = {}
     job = {"threads": wishes.threads, "imports": list(subject.imports)}
     for name in who:
         for way in WAYS:
@@ -132,9 +132,9 @@ def _memories(
     return cells
 
 
-def _fitting(cells: dict[Key, dict[str, Any]], rounds: int, seconds: float, missing: list[str]) -> list[Key]:
+def _fitting(cells: dict[CellKey, dict[str, Any]], rounds: int, seconds: float, missing: list[str]) -> list[CellKey]:
     """As many lengths as leave time for two rounds, the shortest first."""
-    keys, cost = list[Key](), 0.0
+    keys, cost = list[CellKey](), 0.0
     for length in sorted({length for _, _, length in cells}):
         those = [key for key in cells if key[2] == length]
         cost += sum(cells[key]["seconds"] for key in those)
@@ -145,12 +145,12 @@ def _fitting(cells: dict[Key, dict[str, Any]], rounds: int, seconds: float, miss
     return keys
 
 
-def _times(model: Model, keys: Sequence[Key], rounds: int, until: float) -> dict[str, list[float]]:
+def _times(model: Model, keys: Sequence[CellKey], rounds: int, until: float) -> dict[str, list[float]]:
     """Seconds by cell and round; all lengths run in each round, so that their ratios are those of neighbours."""
     longest, mode = max(length for _, _, length in keys), model.training
     acts = {(who, way): act(model, who, way, longest) for who, way, _ in keys}
 
-    def contender(key: Key) -> Contender:
+    def contender(key: CellKey) -> Contender:
         who, way, length = key
         run = acts[who, way]
 
@@ -170,11 +170,11 @@ def _times(model: Model, keys: Sequence[Key], rounds: int, until: float) -> dict
         model.train(mode)
 
 
-def _name(key: Key) -> str:
+def _name(key: CellKey) -> str:
     return "/".join(map(str, key))
 
 
-def _cell(key: Key, found: dict[str, Any], times: dict[str, list[float]]) -> dict[str, Any]:
+def _cell(key: CellKey, found: dict[str, Any], times: dict[str, list[float]]) -> dict[str, Any]:
     who, way, length = key
     mine = times[_name(key)]
     half, ours = (times.get(_name(other)) for other in ((who, way, length // 2), (OURS, way, length)))

@@ -18,7 +18,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
+class BenchOptions:
     """What to measure, how, and for how long."""
 
     only: Sequence[str] = tuple(SHARES)

@@ -12,29 +12,29 @@ import torch
 from sixfold.bench import decoding, training
 from sixfold.bench import growth as length
 from sixfold.bench.machine import machine, warning
-from sixfold.bench.options import Tell, Wishes
-from sixfold.bench.subject import Skipped, Subject
+from sixfold.bench.options import BenchOptions, Tell
+from sixfold.bench.subject import BenchSubject, Skipped
 
 FORMAT = "sixfold-bench-1"
 Table = tuple[list[str], list[list[str]]]  # heads, rows
 
 
-class Section(NamedTuple):
+class BenchSection(NamedTuple):
     """What one section does: measure, make tables of what was found, and say what goes with them."""
 
-    measure: Callable[[Subject, Wishes, float, Tell], dict[str, Any]]
+    measure: Callable[[BenchSubject, BenchOptions, float, Tell], dict[str, Any]]
     tables: Callable[[dict[str, Any]], list[Table]]
     notes: Callable[[dict[str, Any]], list[str]]
 
 
 SECTIONS = {
-    "training": Section(training.measure, training.tables, training.notes),
-    "decoding": Section(decoding.measure, decoding.tables, decoding.notes),
-    "length": Section(length.measure, length.tables, length.notes),
+    "training": BenchSection(training.measure, training.tables, training.notes),
+    "decoding": BenchSection(decoding.measure, decoding.tables, decoding.notes),
+    "length": BenchSection(length.measure, length.tables, length.notes),
 }
 
 
-def bench(subject: Subject, wishes: Wishes, tell: Tell) -> dict[str, Any]:
+def bench(subject: BenchSubject, wishes: BenchOptions, tell: Tell) -> dict[str, Any]:
     """Everything that was measured, as JSON. What a section can't do with this model is said in its place."""
     busy = warning(os.getloadavg()[0])
     before = torch.get_num_threads()
@@ -55,7 +55,7 @@ def bench(subject: Subject, wishes: Wishes, tell: Tell) -> dict[str, Any]:
     return report
 
 
-def _measured(name: str, subject: Subject, wishes: Wishes, tell: Tell) -> dict[str, Any]:
+def _measured(name: str, subject: BenchSubject, wishes: BenchOptions, tell: Tell) -> dict[str, Any]:
     began = time.perf_counter()
     try:
         found = SECTIONS[name].measure(subject, wishes, wishes.share(name), tell)

@@ -39,7 +39,7 @@ class Skipped(Exception):  # noqa: N818  (it is no error that something can't be
 
 
 @dataclass(frozen=True)
-class Subject:
+class BenchSubject:
     """A run, trained or not."""
 
     name: str
@@ -103,7 +103,7 @@ def thinned(items: Sequence[Any], most: int) -> list[Any]:
 @contextmanager
 def opened(
     what: str, settings: Mapping[str, str], modify: Sequence[str] = (), imports: Sequence[str] = ()
-) -> Iterator[Subject]:
+) -> Iterator[BenchSubject]:
     """A run by its directory, or a recipe by its name or file. Nothing is written into the run."""
     with tempfile.TemporaryDirectory(prefix="sixfold-bench-") as folder:
         if Path(what).is_dir() and (what not in recipes() or Run(what).exists()):  # it may be its corpus
@@ -115,7 +115,7 @@ def opened(
 
 def _open_run(
     what: str, settings: Mapping[str, str], modify: Sequence[str], folder: Path, imports: tuple[str, ...]
-) -> Subject:
+) -> BenchSubject:
     fixed = [f"--{key}" for key in settings if key.partition(".")[0] in ("data", "model")]
     if fixed or modify:
         raise ValueError(f"{(fixed or ['--modify'])[0]} is for recipes: {what} is a run, whose model is as it is")
@@ -125,10 +125,10 @@ def _open_run(
     except ValueError:
         config = _with_random_text(config, tokenizers, folder)
         prepared, text = prepare(config, folder / "data", tokenizers), "random words, as the run's own are not there"
-    return Subject(what, Run(what), model, tokenizers, _endless(config), prepared, True, text, imports)
+    return BenchSubject(what, Run(what), model, tokenizers, _endless(config), prepared, True, text, imports)
 
 
-def _make_run(what: str, config: Config, folder: Path, imports: tuple[str, ...]) -> Subject:
+def _make_run(what: str, config: Config, folder: Path, imports: tuple[str, ...]) -> BenchSubject:
     run, missing = Run(folder), _no_text(config)
     if missing is None:
         prepared, text = prepare(config, run.data), "the recipe's own"
@@ -142,7 +142,7 @@ def _make_run(what: str, config: Config, folder: Path, imports: tuple[str, ...])
     run.begin(config, {})
     tokenizers.save(run.directory)
     store.save(model, run.directory)
-    return Subject(what, run, model.eval(), tokenizers, config, prepared, False, text, imports)
+    return BenchSubject(what, run, model.eval(), tokenizers, config, prepared, False, text, imports)
 
 
 def _endless(config: Config) -> Config:

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from sixfold.bench.options import Tell, Wishes
+from sixfold.bench.options import BenchOptions, Tell
 from sixfold.bench.race import OURS, Contender, Ratio, race, ratio
-from sixfold.bench.subject import Subject
-from sixfold.bench.training_contenders import Learner, Step, ours, peer, tokens
+from sixfold.bench.subject import BenchSubject
+from sixfold.bench.training_contenders import MicroBatches, TrainingContender, ours, peer, tokens
 from sixfold.core.ids import PAD
 from sixfold.models.count import count
 from sixfold.models.model import Model
@@ -30,7 +30,7 @@ _ROUNDS = 5  # that should fit
 _PASSES = 3  # of products in a step: forward, and two in the backward pass
 
 
-def measure(subject: Subject, wishes: Wishes, seconds: float, tell: Tell) -> dict[str, Any]:
+def measure(subject: BenchSubject, wishes: BenchOptions, seconds: float, tell: Tell) -> dict[str, Any]:
     """The section as JSON."""
     until = time.perf_counter() + seconds
     tell("training …")
@@ -60,7 +60,7 @@ def measure(subject: Subject, wishes: Wishes, seconds: float, tell: Tell) -> dic
     }
 
 
-def first_steps(subject: Subject, number: int) -> list[Step]:
+def first_steps(subject: BenchSubject, number: int) -> list[MicroBatches]:
     """The first batches of the run, as its training would take them."""
     training = subject.config.training
     batches = Batches(
@@ -74,7 +74,9 @@ def first_steps(subject: Subject, number: int) -> list[Step]:
     return [batches.next() for _ in range(number)]
 
 
-def _learners(subject: Subject, peers: Sequence[str], steps: Sequence[Step]) -> tuple[list[Learner], dict[str, str]]:
+def _learners(
+    subject: BenchSubject, peers: Sequence[str], steps: Sequence[MicroBatches]
+) -> tuple[list[TrainingContender], dict[str, str]]:
     """Those who take part, and why others do not."""
     found, left_out = [ours(subject, steps)], {}
     for name in peers:
@@ -85,7 +87,7 @@ def _learners(subject: Subject, peers: Sequence[str], steps: Sequence[Step]) -> 
     return found, left_out
 
 
-def _fitting(learners: Sequence[Learner], most: int, rounds: int, until: float) -> int:
+def _fitting(learners: Sequence[TrainingContender], most: int, rounds: int, until: float) -> int:
     """How many batches leave time for some rounds."""
     cost = 0.0
     for learner in learners:
@@ -113,7 +115,7 @@ def product(side: int) -> Callable[[], float]:
     return step
 
 
-def flops(model: Model, steps: Sequence[Step]) -> int:
+def flops(model: Model, steps: Sequence[MicroBatches]) -> int:
     """Floating point operations of all products in these steps, padding included: forward, and twice that backward."""
     known: dict[tuple[int, int], int] = {}
     total = 0
@@ -129,7 +131,7 @@ def _length(ids: Any) -> int:
     return 1 if ids is None or ids.dim() < 2 else int(ids.shape[1])
 
 
-def _described(subject: Subject, steps: Sequence[Step]) -> dict[str, Any]:
+def _described(subject: BenchSubject, steps: Sequence[MicroBatches]) -> dict[str, Any]:
     read = [ids for step in steps for batch in step for ids in (batch.source, batch.inputs) if ids is not None]
     return {
         "steps": len(steps),
@@ -141,7 +143,11 @@ def _described(subject: Subject, steps: Sequence[Step]) -> dict[str, Any]:
 
 
 def _result(
-    learner: Learner, times: dict[str, list[float]], losses: dict[str, list[float]], steps: Sequence[Step], work: int
+    learner: TrainingContender,
+    times: dict[str, list[float]],
+    losses: dict[str, list[float]],
+    steps: Sequence[MicroBatches],
+    work: int,
 ) -> dict[str, Any]:
     name = learner.contender.name
     seconds = median(times[name])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sixfold.bench.peer_models import absence, hugging_face, marian, x_pair, x_stack
 from sixfold.bench.race import OURS, SEED, Contender
-from sixfold.bench.subject import Subject
+from sixfold.bench.subject import BenchSubject
 from sixfold.config.schema import Config, Training
 from sixfold.core.batch import Batch
 from sixfold.core.device import autocast, be_deterministic
@@ -28,11 +28,11 @@ from sixfold.training.processes import Processes
 from sixfold.training.schedule import rate
 from sixfold.training.trainer import Trainer
 
-Step = Sequence[Batch]  # the micro-batches of one optimiser step
+MicroBatches = Sequence[Batch]  # the micro-batches of one optimiser step
 Logits = Callable[[Batch], Tensor]  # (rows, length, words)
 
 
-class Learner(NamedTuple):
+class TrainingContender(NamedTuple):
     contender: Contender
     same: str  # what it has in common with the model: "weights" or "sizes"
 
@@ -40,7 +40,7 @@ class Learner(NamedTuple):
 class Replay:
     """Batches that come again and again, in the place of a trainer's own."""
 
-    def __init__(self, steps: Sequence[Step]):
+    def __init__(self, steps: Sequence[MicroBatches]):
         self.steps, self.padding, self.epoch, self._given = steps, 0.0, 0, 0
 
     def next(self, which: Iterable[int]) -> list[Batch]:
@@ -48,12 +48,12 @@ class Replay:
         return list(self.steps[(self._given - 1) % len(self.steps)])
 
 
-def tokens(steps: Sequence[Step]) -> int:
+def tokens(steps: Sequence[MicroBatches]) -> int:
     """Target tokens that are scored."""
     return sum(int((batch.targets != PAD).sum()) for step in steps for batch in step)
 
 
-def ours(subject: Subject, steps: Sequence[Step]) -> Learner:
+def ours(subject: BenchSubject, steps: Sequence[MicroBatches]) -> TrainingContender:
     """The step that `sixfold train` makes: loss, gradients, clipping, guard, optimiser; only the log is not written."""
     config = _unlogged(subject.config)
     with tempfile.TemporaryDirectory(prefix="sixfold-bench-") as folder:  # nothing is written before a checkpoint is
@@ -70,7 +70,7 @@ def ours(subject: Subject, steps: Sequence[Step]) -> Learner:
                 trainer.step()
         return (trainer.progress.loss - before[0]) / max(1.0, trainer.progress.scored - before[1])
 
-    return Learner(Contender(OURS, step, _size(trainer.model)), "weights")
+    return TrainingContender(Contender(OURS, step, _size(trainer.model)), "weights")
 
 
 def _unlogged(config: Config) -> Config:
@@ -88,7 +88,7 @@ def _deterministic(yes: bool) -> Iterator[None]:
         be_deterministic(False)
 
 
-def peer(name: str, subject: Subject, steps: Sequence[Step]) -> Learner:
+def peer(name: str, subject: BenchSubject, steps: Sequence[MicroBatches]) -> TrainingContender:
     """A peer by name; a ValueError says why it can't take part."""
     if reason := absence(name):
         raise ValueError(reason)
@@ -99,10 +99,10 @@ def peer(name: str, subject: Subject, steps: Sequence[Step]) -> Learner:
         ids.shape[1] for step in steps for batch in step for ids in (batch.source, batch.inputs) if ids is not None
     )
     model, logits, same = (_transformers if name == "transformers" else _x_transformers)(subject, length)
-    return Learner(_contender(name, model, logits, steps, subject.config.training), same)
+    return TrainingContender(_contender(name, model, logits, steps, subject.config.training), same)
 
 
-def _transformers(subject: Subject, length: int) -> tuple[nn.Module, Logits, str]:
+def _transformers(subject: BenchSubject, length: int) -> tuple[nn.Module, Logits, str]:
     """Hugging Face's model with the same weights; if it has none like this, Marian with the same sizes."""
     if subject.model.kind != "encoder_decoder":
         raise ValueError(f"for a model of kind {subject.model.kind} none of its models is set beside ours")
@@ -118,7 +118,7 @@ def _transformers(subject: Subject, length: int) -> tuple[nn.Module, Logits, str
     return model, logits, same
 
 
-def _x_transformers(subject: Subject, length: int) -> tuple[nn.Module, Logits, str]:
+def _x_transformers(subject: BenchSubject, length: int) -> tuple[nn.Module, Logits, str]:
     """x-transformers of the same sizes; one table serves for words in and out."""
     sizes, kind = subject.model.sizes, subject.model.kind
     if kind == "encoder_decoder":
@@ -169,7 +169,9 @@ class _Grouped(nn.Module):
         return ((name, p) for name, p in super().named_parameters() if p.requires_grad)
 
 
-def _contender(name: str, model: nn.Module, logits: Logits, steps: Sequence[Step], training: Training) -> Contender:
+def _contender(
+    name: str, model: nn.Module, logits: Logits, steps: Sequence[MicroBatches], training: Training
+) -> Contender:
     """What is timed: gradients of all micro-batches, clipping, the optimiser, and dropping the gradients."""
     model.train()
     grouped = _Grouped(model)

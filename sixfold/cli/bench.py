@@ -66,7 +66,7 @@ def bench(
     """
     from sixfold.bench import options as asked
 
-    wishes = asked.Wishes(
+    wishes = asked.BenchOptions(
         only=asked.names(only),
         rounds=rounds,
         steps=steps,

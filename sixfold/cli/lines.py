@@ -111,7 +111,7 @@ class Output:
         self._stream.flush()
 
 
-class Progress:
+class ProgressLine:
     """How many lines are done, on standard error: as it goes if that is a terminal, and in the end in any case."""
 
     def __init__(self, unit: str = "lines", show: bool = True):

@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 from sixfold.cli.app import app
-from sixfold.cli.lines import Output, Progress, check_files, ending_well, one_line
+from sixfold.cli.lines import Output, ProgressLine, check_files, ending_well, one_line
 from sixfold.cli.options import AsJson, Device, Import, Sectioned, configured, not_with, print_json
 from sixfold.terminal import console, printable, table
 
@@ -27,7 +27,7 @@ _MOST_WORDS = 2000  # of a line, that TER is worked out for unasked
 File = Path | None
 
 
-class Texts(NamedTuple):
+class ScoreInput(NamedTuple):
     """What is to be scored."""
 
     name: str
@@ -114,7 +114,7 @@ def _find(names: str | None, own: Sequence[str]) -> list[Metric]:
     return find_metrics(names or own or USUAL)
 
 
-def _bearable(metrics: list[Metric], texts: Texts, asked: str | None) -> list[Metric]:
+def _bearable(metrics: list[Metric], texts: ScoreInput, asked: str | None) -> list[Metric]:
     """Without TER, if nobody asked for it and a line is so long that its search for shifts would hardly end."""
     longest = max((len(text.split()) for text in texts.hypotheses), default=0)
     if asked is not None or longest <= _MOST_WORDS or not any(metric.name == "ter" for metric in metrics):
@@ -125,13 +125,13 @@ def _bearable(metrics: list[Metric], texts: Texts, asked: str | None) -> list[Me
     return [metric for metric in metrics if metric.name != "ter"]
 
 
-def _read_texts(hyp: File, refs: Sequence[Path]) -> Texts:
+def _read_texts(hyp: File, refs: Sequence[Path]) -> ScoreInput:
     from sixfold.scoring.report import read_references, read_texts
 
     if hyp is None:
         raise ValueError("what is to be scored? Give --hyp and --ref, or a RUN")
     hypotheses = read_texts(hyp)
-    return Texts(str(hyp), hypotheses, read_references(refs, hyp, len(hypotheses)))
+    return ScoreInput(str(hyp), hypotheses, read_references(refs, hyp, len(hypotheses)))
 
 
 class _Scored:
@@ -157,7 +157,7 @@ class _Scored:
 
         return own_loss(self.config, self.tokenizers, self.model, part).json()
 
-    def decode(self, source: File, refs: Sequence[Path], part: Any, out: File) -> Texts:
+    def decode(self, source: File, refs: Sequence[Path], part: Any, out: File) -> ScoreInput:
         """What it makes of a file, or of its own held-out text, beside what is right."""
         from sixfold.runs.run import Run
         from sixfold.scoring.held_out import own_references
@@ -171,13 +171,13 @@ class _Scored:
         else:
             sources = read_texts(source)
             truth = read_references(refs, source, len(sources))
-        return Texts(str(self.run), list(self._translated(sources, out)), truth)
+        return ScoreInput(str(self.run), list(self._translated(sources, out)), truth)
 
     def _translated(self, sources: Sequence[str], out: File) -> Iterator[str]:
         from sixfold.decoding.translator import Translator
 
         translator = Translator(self.model, self.tokenizers, self.config.decoding)  # type: ignore[arg-type]
-        progress = Progress()
+        progress = ProgressLine()
         output = None if out is None else Output(out)
         for number, found in enumerate(translator.stream(sources), 1):
             progress.count(len(found.tokens))
@@ -191,7 +191,7 @@ class _Scored:
         progress.close()
 
 
-def _report(texts: Texts, metrics: Sequence[Metric], other: File, as_json: bool) -> None:
+def _report(texts: ScoreInput, metrics: Sequence[Metric], other: File, as_json: bool) -> None:
     """Print the scores, or how two systems compare."""
     from sixfold.scoring.report import check_counts, compare_texts, comparison_rows, read_texts, score_texts
 
@@ -221,7 +221,7 @@ def _report_likelihood(scored: _Scored, source: File, target: File, as_json: boo
     """
     from sixfold.scoring.likelihood import likelihood, perplexity
 
-    pairs, progress = _pairs(scored.config, source, target), Progress("texts", show=not sys.stdout.isatty())
+    pairs, progress = _pairs(scored.config, source, target), ProgressLine("texts", show=not sys.stdout.isatty())
     found = likelihood(scored.model, scored.tokenizers, pairs, scored.config.decoding.batch_tokens)
     total = perplexity(_told(found, progress, as_json)).json()
     if as_json:
@@ -232,7 +232,7 @@ def _report_likelihood(scored: _Scored, source: File, target: File, as_json: boo
         progress.say(f"{name} {_shown(value)}")
 
 
-def _told(found: Iterable[Likelihood], progress: Progress, as_json: bool) -> Iterator[Likelihood]:
+def _told(found: Iterable[Likelihood], progress: ProgressLine, as_json: bool) -> Iterator[Likelihood]:
     """The same, each printed as it comes; as JSON, in a list "each" that is still open after the last."""
     for number, each in enumerate(found, 1):
         if as_json:

@@ -15,7 +15,7 @@ import typer
 from sixfold.cli.app import app
 from sixfold.cli.lines import (
     Output,
-    Progress,
+    ProgressLine,
     check_files,
     ending_well,
     json_line,
@@ -26,7 +26,7 @@ from sixfold.cli.lines import (
 from sixfold.cli.options import Device, Import, Sectioned, configured, not_with
 
 if TYPE_CHECKING:
-    from sixfold.decoding.generator import Writer
+    from sixfold.decoding.generator import Generator
     from sixfold.decoding.records import Line, Translation
     from sixfold.decoding.translator import Translator
     from sixfold.text.tokenizer import Tokenizer
@@ -99,7 +99,7 @@ def translate(
         found = translator.stream(lines, workers=processes, window=window, alignment=form == "jsonl")
         with Output(out) as output:  # which is emptied only now that nothing is wrong with the options
             write = _writer_of(output, form, translator.decoding.n_best, translator.tokenizers.target)
-            _write_all(found, lines, write, Progress(show=not output.terminal))
+            _write_all(found, lines, write, ProgressLine(show=not output.terminal))
 
 
 @app.command(cls=Sectioned)
@@ -143,7 +143,7 @@ def generate(
         found = writer.stream_many(lines, workers=_processes(workers, file, writer), window=window)
         with Output(out) as output:
             write = _text_writer(output, form, writer.decoding.n_best, writer.tokenizers.target)
-            _write_all(found, lines, write, Progress("prompts", show=not output.terminal))
+            _write_all(found, lines, write, ProgressLine("prompts", show=not output.terminal))
 
 
 def _load(runs: list[Path], verb: str, device: str, imports: list[Path] | None, settings: dict[str, str]) -> Any:
@@ -222,7 +222,7 @@ def _has_more(lines: Iterator[str]) -> bool:
 Write = Callable[[int, "Line", "Translation"], None]
 
 
-def _write_all(outputs: Iterator[Translation], lines: _Lines, write: Write, progress: Progress) -> None:
+def _write_all(outputs: Iterator[Translation], lines: _Lines, write: Write, progress: ProgressLine) -> None:
     """Write each output as soon as it is there; tell how it went, however it ended."""
     lines.warn, how = progress.say, "broken off: "
     try:
@@ -297,7 +297,7 @@ def _output(found: Translation, tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def _stream(writer: Writer, prompt: str, output: Output) -> None:
+def _stream(writer: Generator, prompt: str, output: Output) -> None:
     """One text as it is written, the prompt first."""
     output.write(prompt, end="")
     note, last = "", prompt

@@ -44,7 +44,7 @@ class Vocabularies(Section):
 TokenizerKind = Literal["bpe", "unigram", "characters", "bytes", "words", "symbols"]
 
 
-class Tokenizers(Section):
+class TokenizerKinds(Section):
     """Separate tokenizers."""
 
     source: TokenizerKind
@@ -76,7 +76,7 @@ class Data(Section):
     test: Corpus | None = Field(None, description="the same, never looked at in training")
     source: str | None = Field(None, description="suffix, column (a number, or a name in the first line) or field")
     target: str | None = Field(None, description="the same; for a language model the field of the text")
-    tokenizer: TokenizerKind | Tokenizers = Field(
+    tokenizer: TokenizerKind | TokenizerKinds = Field(
         "bpe", description="bpe, unigram, characters, bytes, words or symbols; or {source: KIND, target: KIND}"
     )
     vocabulary: int | Vocabularies | None = Field(
@@ -91,7 +91,7 @@ class Data(Section):
         return str(value) if type(value) is int else value  # YAML reads a column's number as a number
 
 
-class Model(Section):
+class ModelConfig(Section):
     """The architecture."""
 
     kind: Literal["encoder_decoder", "decoder_only", "encoder_only"] = Field(
@@ -226,7 +226,7 @@ class Config(Section):
     """A whole run."""
 
     data: Data = Data()
-    model: Model = Model()
+    model: ModelConfig = ModelConfig()
     training: Training = Training()
     decoding: Decoding = Decoding()
 

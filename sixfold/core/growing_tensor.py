@@ -20,14 +20,14 @@ MUCH = 4  # times as much room as is needed is too much
 MORE = 1.25  # times as many rows or slots are made ahead, where some are added
 
 
-class Room:
+class GrowingTensor:
     """States (rows, …, slots, ·). What was never written is 0: it is multiplied by 0, and needs to be a number."""
 
     def __init__(self, like: Tensor, rows: int, slots: int):
         self.states = like.new_zeros(rows, *like.shape[1:-2], slots, like.shape[-1])
 
     @classmethod
-    def of(cls, states: Tensor, spare: int = 0, rows: Tensor | None = None) -> Room:
+    def of(cls, states: Tensor, spare: int = 0, rows: Tensor | None = None) -> GrowingTensor:
         """Room with these states, or with these rows of them, and a few slots more."""
         room, slots = cls.__new__(cls), states.shape[-2]
         count = len(states) if rows is None else len(rows)
@@ -63,9 +63,9 @@ class Room:
         """Other states for these rows; beyond their slots, all stays as it was."""
         self.states.narrow(-2, 0, states.shape[-2]).index_copy_(0, rows, states.to(self.states.dtype))
 
-    def select(self, rows: Tensor, slots: int) -> Room:
+    def select(self, rows: Tensor, slots: int) -> GrowingTensor:
         """The room of these rows."""
-        return Room.of(self.states.narrow(-2, 0, slots), SPARE, rows)
+        return GrowingTensor.of(self.states.narrow(-2, 0, slots), SPARE, rows)
 
 
 class Slots:
@@ -80,7 +80,7 @@ class Slots:
     def of(cls, slot_RL: Tensor, real_RL: Tensor | None, count: int) -> Slots:
         return cls(count, slot_RL=slot_RL if real_RL is None else torch.where(real_RL, slot_RL, count))
 
-    def lay(self, room: Room, new: Tensor) -> None:
+    def lay(self, room: GrowingTensor, new: Tensor) -> None:
         """Write new tokens (R, …, L, ·)."""
         room.reach(len(new), self.count + 1)
         if self.slot_RL is None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 
-class Undrawn(TorchFunctionMode):
+class SkipInitOnMeta(TorchFunctionMode):
     """Weights on the meta device hold no numbers, and get none.
 
     To draw them there, torch would import its compiler first, which takes a second.

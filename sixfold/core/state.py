@@ -34,14 +34,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sixfold.core.attention_kernels import fold
-from sixfold.core.growing_tensor import SPARE, Room, Slots
+from sixfold.core.growing_tensor import SPARE, GrowingTensor, Slots
 
 if TYPE_CHECKING:
     from sixfold.core.memory import Memory
 
 Key = Hashable  # (depth, the part's name within its layer)
 States = tuple[Tensor, ...]  # each (rows, …, slots, ·)
-Rooms = dict[Key, tuple[Room, ...]]
+GrowingTensors = dict[Key, tuple[GrowingTensor, ...]]
 
 
 class Cache:
@@ -62,11 +62,11 @@ class Cache:
         self.memory = memory
         self.width = 1  # hypotheses per sentence
         self.lengths = torch.zeros(rows, dtype=torch.long, device=device)  # (B,) tokens held
-        self._growing: Rooms = {}
-        self._shared: Rooms = {}
-        self._kept: Rooms = {}
+        self._growing: GrowingTensors = {}
+        self._shared: GrowingTensors = {}
+        self._kept: GrowingTensors = {}
         self._unmade: Tensor | None = None  # (S,): sentences that joined, of which nothing is kept yet
-        self._paths: Paths | None = None  # None: each sentence has one hypothesis, which sees all
+        self._paths: SlotVisibility | None = None  # None: each sentence has one hypothesis, which sees all
         self._own_slots = self._shared_slots = Slots(0)  # of this pass
         self.sight: Tensor | None = None  # of this pass, for what is shared
 
@@ -109,9 +109,9 @@ class Cache:
         order = (~seen_BM).long().argsort(dim=-1, stable=True)[:, : int(seen_BM.sum(-1).max())]
         return weights_BHLM.gather(-1, order[:, None, None].expand(*weights_BHLM.shape[:3], -1))
 
-    def _lay(self, rooms: Rooms, key: Key, new: States, slots: Slots) -> States:
+    def _lay(self, rooms: GrowingTensors, key: Key, new: States, slots: Slots) -> States:
         if key not in rooms:
-            rooms[key] = tuple(Room(states, len(states), slots.count + 1) for states in new)
+            rooms[key] = tuple(GrowingTensor(states, len(states), slots.count + 1) for states in new)
         for room, states in zip(rooms[key], new, strict=True):
             slots.lay(room, states)
         return tuple(room.view(len(new[0]), slots.count) for room in rooms[key])
@@ -120,7 +120,7 @@ class Cache:
         """States of the sentences (S, …, n, ·), made of the memory, once for each."""
         rows, length = memory_SnD.shape[:2]
         if key not in self._kept:
-            self._kept[key] = tuple(map(Room.of, make(memory_SnD)))
+            self._kept[key] = tuple(map(GrowingTensor.of, make(memory_SnD)))
         elif self._unmade is not None:
             which = self._unmade.nonzero()[:, 0]
             for room, states in zip(self._kept[key], make(memory_SnD.index_select(0, which)), strict=True):
@@ -144,7 +144,7 @@ class Cache:
         chosen = Cache(rows=len(flat), device=self.lengths.device)
         chosen.width, chosen.lengths = lines.shape[1], self.lengths[flat]
         if self._paths is not None or chosen.width > 1:
-            paths = self._paths or Paths.straight(self.lengths)
+            paths = self._paths or SlotVisibility.straight(self.lengths)
             chosen._paths = paths.select(sentences, lines % self.width)
         chosen._growing = self._growing
         if not _in_order(flat, len(self.lengths)):
@@ -179,7 +179,7 @@ class Cache:
         total = here + there - len(free)
         in_use = self._slots_in_use(), other._slots_in_use()
         if self._paths is not None or other._paths is not None:
-            ours, theirs = (each._paths or Paths.straight(each.lengths) for each in (self, other))
+            ours, theirs = (each._paths or SlotVisibility.straight(each.lengths) for each in (self, other))
             self._paths = ours.join(theirs, places, total)
         _put(self._growing, other._growing, rows, total * self.width, (_most(self.lengths), _most(other.lengths)))
         _put(self._shared, other._shared, places, total, in_use)
@@ -203,7 +203,7 @@ class Cache:
         return f"Cache({self.sentences} sentences × {self.width} hypotheses, lengths {self.lengths.tolist()})"
 
 
-class Paths:
+class SlotVisibility:
     """Which of a sentence's slots each of its hypotheses sees."""
 
     def __init__(self, used: Tensor, seen: Tensor):
@@ -211,19 +211,19 @@ class Paths:
         self.seen = seen  # (S, w, M or more)
 
     @classmethod
-    def straight(cls, lengths: Tensor) -> Paths:
+    def straight(cls, lengths: Tensor) -> SlotVisibility:
         """One hypothesis each, that sees all its tokens."""
         slots = torch.arange(_most(lengths), device=lengths.device)
         return cls(lengths, (slots < lengths[:, None])[:, None])
 
-    def select(self, sentences: Tensor, places: Tensor) -> Paths:
+    def select(self, sentences: Tensor, places: Tensor) -> SlotVisibility:
         """(S,) and which of their hypotheses, (S, w)."""
-        return Paths(self.used[sentences], self.seen[sentences[:, None], places])
+        return SlotVisibility(self.used[sentences], self.seen[sentences[:, None], places])
 
-    def join(self, other: Paths, places: Tensor, total: int) -> Paths:
+    def join(self, other: SlotVisibility, places: Tensor, total: int) -> SlotVisibility:
         used, slots = _placed(self.used, other.used, places, total), max(_most(self.used), _most(other.used))
         ours, theirs = (_longer(each.seen[..., :slots], slots) for each in (self, other))
-        return Paths(used, _placed(ours, theirs, places, total))
+        return SlotVisibility(used, _placed(ours, theirs, places, total))
 
     def go_on(self, number: Tensor, real: Tensor | None) -> tuple[Slots, Tensor]:
         """Tokens are added, numbered (B, L) for each hypothesis. → where they are laid, what they see (S, 1, w·L, M)"""
@@ -254,15 +254,15 @@ def _most(lengths: Tensor) -> int:
     return int(lengths.max()) if len(lengths) else 0
 
 
-def _selected(rooms: Rooms, rows: Tensor, slots: int) -> Rooms:
+def _selected(rooms: GrowingTensors, rows: Tensor, slots: int) -> GrowingTensors:
     return {key: tuple(room.select(rows, slots) for room in several) for key, several in rooms.items()}
 
 
-def _put(ours: Rooms, theirs: Rooms, rows: Tensor, total: int, in_use: tuple[int, int]) -> None:
+def _put(ours: GrowingTensors, theirs: GrowingTensors, rows: Tensor, total: int, in_use: tuple[int, int]) -> None:
     """Put their states in these rows of ours, of which there are so many then. (Who has none yet, needs nothing.)"""
     for key, several in theirs.items():
         if key not in ours:
-            ours[key] = tuple(Room(room.states, total, in_use[1]) for room in several)
+            ours[key] = tuple(GrowingTensor(room.states, total, in_use[1]) for room in several)
         for room, new in zip(ours[key], several, strict=True):
             room.reach(total, max(in_use))
             room.put(rows, new.view(len(rows), in_use[1]))

@@ -85,7 +85,7 @@ class Impossible(Unanswerable):
 
 
 @dataclass(slots=True)
-class Open:
+class OpenHypothesis:
     """A hypothesis on its way."""
 
     tokens: tuple[int, ...] = ()
@@ -103,14 +103,14 @@ class Open:
         self.tokens, self.log_probs = (*self.tokens, word), (*self.log_probs, log_p)
         self.rank += rank
 
-    def say(self, word: int, log_p: float, rank: float, place: int) -> Open:
+    def say(self, word: int, log_p: float, rank: float, place: int) -> OpenHypothesis:
         """Another hypothesis, that goes on from this one."""
-        return Open((*self.tokens, word), (*self.log_probs, log_p), rank, place, self.coverage)
+        return OpenHypothesis((*self.tokens, word), (*self.log_probs, log_p), rank, place, self.coverage)
 
 
-def empty(place: int) -> Open:
+def empty(place: int) -> OpenHypothesis:
     """A place where no hypothesis is: the step goes over it, and nobody looks."""
-    return Open((EOS,), rank=-math.inf, place=place)
+    return OpenHypothesis((EOS,), rank=-math.inf, place=place)
 
 
 @dataclass
@@ -118,7 +118,7 @@ class Sentence:
     """A job on its way. A method puts here what it goes on with, and in the end what it found, the best first."""
 
     job: Job
-    open: list[Open]  # w
+    open: list[OpenHypothesis]  # w
     found: list[Hypothesis] = field(default_factory=list)
     done: bool = False
     steps: int = 0  # it has gone: as many tokens has each hypothesis
@@ -129,7 +129,7 @@ class Sentence:
         return not (self.cut and self.cut[place])
 
 
-class Words(NamedTuple):
+class Candidates(NamedTuple):
     """What may come next after each hypothesis."""
 
     chosen: Tensor  # (S, w, V): by what a word is chosen, after all rules: log p + shift
@@ -147,7 +147,7 @@ class Method(Protocol):
 
     def begin(self, job: Job) -> Sentence: ...
 
-    def choose(self, sentences: Sequence[Sentence], words: Words) -> None:
+    def choose(self, sentences: Sequence[Sentence], words: Candidates) -> None:
         """Let each sentence that is not done go on, or be done."""
 
 
@@ -164,7 +164,7 @@ def search(
     Jobs are taken as there is room for them: sentences × w × the longest one's tokens ≤ `batch_tokens`,
     or one alone. Words in `never` are not chosen. If nothing is left to choose, `Impossible` is raised.
     """
-    batch, waiting = Running(step, method, never), _Waiting(jobs, batch_tokens // method.width)
+    batch, waiting = RunningBatch(step, method, never), _Queue(jobs, batch_tokens // method.width)
     while True:
         batch.admit(waiting.take(batch.jobs))
         batch.close_ranks()
@@ -174,7 +174,7 @@ def search(
             yield sentence.job, sentence.found
 
 
-class _Waiting:
+class _Queue:
     """Jobs that wait for room."""
 
     def __init__(self, jobs: Iterable[Job], tokens: int):
@@ -196,7 +196,7 @@ class _Waiting:
         return taken
 
 
-class Running:
+class RunningBatch:
     """The sentences on their way, and what the step remembers of them."""
 
     def __init__(self, step: StepFunction, method: Method, never: Sequence[int]):
@@ -264,7 +264,7 @@ class Running:
                     now = looked[: len(sentence.job.source)]
                     each.coverage = now if each.coverage is None else each.coverage + now
 
-    def _words(self, scores: Tensor, log_z: Tensor) -> Words:
+    def _words(self, scores: Tensor, log_z: Tensor) -> Candidates:
         """What may be chosen: never what is never said, only EOS at the limit, else what the rules say."""
         scores.index_fill_(-1, self.never, -torch.inf)
         chosen, shift = scores, log_z
@@ -283,7 +283,7 @@ class Running:
                 end = chosen[number, :, EOS].clone()
                 chosen[number] = -torch.inf
                 chosen[number, :, EOS] = end
-        return Words(chosen, shift, scores, log_z)
+        return Candidates(chosen, shift, scores, log_z)
 
     def _move(self) -> None:
         """Bring the rows to where the method wants them."""

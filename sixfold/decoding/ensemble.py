@@ -17,7 +17,7 @@ from torch import Tensor
 from sixfold.decoding.step import State, Step, StepFunction
 
 
-class States:
+class EnsembleState:
     """What each member remembers of the same rows."""
 
     def __init__(self, members: Sequence[State]):
@@ -27,11 +27,11 @@ class States:
     def light(self) -> bool:
         return all(member.light for member in self.members)
 
-    def select(self, rows: Tensor) -> States:
-        return States([member.select(rows) for member in self.members])
+    def select(self, rows: Tensor) -> EnsembleState:
+        return EnsembleState([member.select(rows) for member in self.members])
 
-    def join(self, other: States, free: Sequence[int]) -> States:
-        return States([a.join(b, free) for a, b in zip(self.members, other.members, strict=True)])
+    def join(self, other: EnsembleState, free: Sequence[int]) -> EnsembleState:
+        return EnsembleState([a.join(b, free) for a, b in zip(self.members, other.members, strict=True)])
 
 
 class Ensemble:
@@ -43,8 +43,8 @@ class Ensemble:
         self.steps = tuple(steps)
         self.device = self.steps[0].device
 
-    def begin(self, sources: Sequence[Sequence[int]]) -> States:
-        return States([step.begin(sources) for step in self.steps])
+    def begin(self, sources: Sequence[Sequence[int]]) -> EnsembleState:
+        return EnsembleState([step.begin(sources) for step in self.steps])
 
     def __call__(self, ids: Tensor, state: Any) -> Step:
         answers = [step(ids.to(step.device), member) for step, member in zip(self.steps, state.members, strict=True)]
@@ -52,4 +52,4 @@ class Ensemble:
         mean = log_p.logsumexp(0) - math.log(len(answers))
         seen = [a.attention.to(self.device) for a in answers if a.attention is not None]
         attention = torch.stack(seen).mean(0) if len(seen) == len(answers) else None
-        return Step(mean, mean.new_zeros(mean.shape[0]), States([a.state for a in answers]), attention)
+        return Step(mean, mean.new_zeros(mean.shape[0]), EnsembleState([a.state for a in answers]), attention)

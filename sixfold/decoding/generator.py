@@ -19,10 +19,10 @@ import torch
 
 from sixfold.config.schema import Decoding, change_decoding
 from sixfold.core.ids import BOS
-from sixfold.decoding.engine import Hypothesis, Job, Running
-from sixfold.decoding.ordered import FIRST, WINDOW, Found, Stream, Tag
+from sixfold.decoding.engine import Hypothesis, Job, RunningBatch
+from sixfold.decoding.ordered import FIRST, WINDOW, OrderedStream, SearchResult, Tag
 from sixfold.decoding.records import Line, Translation
-from sixfold.decoding.session import Origin, Speech, check_demands, check_models, check_sizes, outputs
+from sixfold.decoding.session import DecodingSession, RunOrigin, check_demands, check_models, check_sizes, outputs
 from sixfold.decoding.workers import in_processes
 from sixfold.models.decoder_only import DecoderOnly
 from sixfold.models.model import evaluating
@@ -31,7 +31,7 @@ from sixfold.text.tokenizer import Tokenizers
 _NOT_WHOLE = "\N{REPLACEMENT CHARACTER}"  # how bytes are shown that are not, or not yet, a character
 
 
-class Writer:
+class Generator:
     """Goes on with texts. `context` is the number of tokens that the model saw at once in training, if known."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Writer:
         decoding: Decoding | None = None,
         *,
         context: int | None = None,
-        origin: Origin | None = None,
+        origin: RunOrigin | None = None,
     ):
         self.models = (model,) if isinstance(model, torch.nn.Module) else tuple(model)
         self.tokenizers, self.context, self.origin = tokenizers, context, origin
@@ -82,8 +82,8 @@ class Writer:
             if stop is not None:
                 raise ValueError("stop is only for writing in this process, without workers")
             return in_processes(self.origin, decoding, prompts, workers, **size)
-        task = Writing(self, decoding, stop)
-        return self._evaluated(iter(Stream(task, prompts, **size)))
+        task = GenerationSession(self, decoding, stop)
+        return self._evaluated(iter(OrderedStream(task, prompts, **size)))
 
     def stream(self, prompt: str, **changes: Any) -> Iterator[str]:
         """What follows a prompt, piece by piece as it is written, in whole characters."""
@@ -94,7 +94,7 @@ class Writer:
         decoding = self._decoding(changes)
         if decoding.beam_size > 1 or decoding.n_best > 1:
             raise ValueError("a stream shows one text as it is written: beam_size and n_best must be 1")
-        task, line = Writing(self, decoding, None), Line(prompt)
+        task, line = GenerationSession(self, decoding, None), Line(prompt)
         return self._evaluated(task.follow(task.job(1, line, task.encode([line])[0])))
 
     def _decoding(self, changes: dict[str, Any]) -> Decoding:
@@ -106,10 +106,10 @@ class Writer:
             yield from results
 
 
-class Writing(Speech):
+class GenerationSession(DecodingSession):
     """The task of a writer, with one way to do it."""
 
-    def __init__(self, writer: Writer, decoding: Decoding, stop: Callable[[], bool] | None):
+    def __init__(self, writer: Generator, decoding: Decoding, stop: Callable[[], bool] | None):
         super().__init__(writer.models, writer.tokenizers, decoding, stop)
         self.context = writer.context
 
@@ -146,7 +146,7 @@ class Writing(Speech):
         note = f"the prompt has {len(ids):,} tokens, of which the last {most:,} were read ({why})"
         return ids[len(ids) - most :], limit, note
 
-    def finish(self, found: Sequence[Found]) -> list[Translation]:
+    def finish(self, found: Sequence[SearchResult]) -> list[Translation]:
         return [self._finish(job, hypotheses) for job, hypotheses in found]
 
     def _finish(self, job: Job, found: Sequence[Hypothesis]) -> Translation:
@@ -176,7 +176,7 @@ class Writing(Speech):
 
     def _steps(self, job: Job) -> Iterator[tuple[tuple[int, ...], list[Hypothesis] | None]]:
         """The tokens after each step; in the end what was found."""
-        batch = Running(self.step, self.method, self.never)
+        batch = RunningBatch(self.step, self.method, self.never)
         batch.admit([job])
         (sentence,) = batch.sentences
         while not sentence.done:

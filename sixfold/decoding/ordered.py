@@ -26,7 +26,7 @@ _CHARACTERS = 1 << 22  # or fewer, if they are as long as this
 _AHEAD = 4  # windows that may be done while an earlier line is not
 
 Numbered = tuple[int, Line]
-Found = tuple[Job, list[Hypothesis]]
+SearchResult = tuple[Job, list[Hypothesis]]
 
 
 class Tag(NamedTuple):
@@ -37,7 +37,7 @@ class Tag(NamedTuple):
     note: str = ""
 
 
-class Task(Protocol):
+class LineTask(Protocol):
     """What is done with lines."""
 
     def encode(self, lines: Sequence[Line]) -> list[list[int]]: ...
@@ -50,12 +50,12 @@ class Task(Protocol):
     def finish(self, found: Sequence[tuple[Job, Any]]) -> list[Translation]: ...
 
 
-class Stream:
+class OrderedStream:
     """One pass over lines. A None among them means that no more is there at the moment: all so far is answered."""
 
     def __init__(
         self,
-        task: Task,
+        task: LineTask,
         lines: Iterable[str | Line | None],
         window: int = WINDOW,
         start: int = 1,
@@ -70,7 +70,7 @@ class Stream:
         self._hasty = first < window  # whether somebody waits for the first outputs after a pause
         self._falling = not self._hasty  # whether the next window begins with its longest
         self._lines, self._read = iter(lines), start - 1
-        self._order = _Order(start)
+        self._order = _InOrder(start)
         self._ended = False
         self._error: Exception | None = None
 
@@ -167,7 +167,7 @@ class Stream:
             self._order.end, self._error = number, error
 
 
-class _Order:
+class _InOrder:
     """Puts what was found back in the order of the lines."""
 
     def __init__(self, start: int):

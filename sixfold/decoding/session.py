@@ -21,7 +21,7 @@ from sixfold.decoding.rules.make import make_rules
 from sixfold.decoding.rules.rule import Rule
 from sixfold.decoding.search.beam import Beam
 from sixfold.decoding.search.greedy import Greedy
-from sixfold.decoding.search.length_penalty import Length
+from sixfold.decoding.search.length_penalty import LengthPenalty
 from sixfold.decoding.search.sample import Sample
 from sixfold.decoding.step import Step, StepFunction
 from sixfold.models.model import Model
@@ -34,7 +34,7 @@ class Stopped(Exception):  # noqa: N818  (it is a wish that came true, and no er
     """Somebody asked to stop, before all was written."""
 
 
-class Origin(NamedTuple):
+class RunOrigin(NamedTuple):
     """Where models were loaded from, so that another process can do the same."""
 
     runs: tuple[str, ...]
@@ -42,7 +42,7 @@ class Origin(NamedTuple):
     imports: tuple[str, ...] = ()
 
 
-class Speech:
+class DecodingSession:
     """How outputs are searched for, in one way: models, a vocabulary, and a configuration."""
 
     def __init__(
@@ -114,7 +114,7 @@ def make_method(decoding: Decoding, text: Callable[[tuple[int, ...]], str]) -> M
     return Beam(
         size=decoding.beam_size,
         n_best=decoding.n_best,
-        length=Length(decoding.length_penalty),
+        length=LengthPenalty(decoding.length_penalty),
         groups=decoding.beam_groups,
         diversity=decoding.diversity,
         same=text,

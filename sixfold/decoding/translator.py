@@ -21,10 +21,10 @@ from sixfold.core.tap import Tap
 from sixfold.decoding.alignment import align, looks, words_in_place_of_unknown
 from sixfold.decoding.cpu.int8 import fingerprint, same
 from sixfold.decoding.engine import Hypothesis, Job
-from sixfold.decoding.ordered import FIRST, WINDOW, Found, Stream, Tag
+from sixfold.decoding.ordered import FIRST, WINDOW, OrderedStream, SearchResult, Tag
 from sixfold.decoding.records import Line, Translation, lines_of
 from sixfold.decoding.rules.forbidden_words import forbidden_words
-from sixfold.decoding.session import Origin, Speech, check_demands, check_models, check_sizes, outputs
+from sixfold.decoding.session import DecodingSession, RunOrigin, check_demands, check_models, check_sizes, outputs
 from sixfold.decoding.workers import in_processes
 from sixfold.models.encoder_decoder import EncoderDecoder
 from sixfold.models.model import evaluating
@@ -33,7 +33,7 @@ from sixfold.text.tokenizer import UNK, Tokenizers
 Lines = Iterable[str | Line | None]
 
 
-class CrossAttention(NamedTuple):
+class SourceAttention(NamedTuple):
     """Where the decoder looked in the source when it was about to write each target piece."""
 
     source: list[str]  # n readable pieces, the last of which is the end
@@ -42,7 +42,7 @@ class CrossAttention(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Wishes:
+class Extras:
     """What is wanted beside the text."""
 
     alignment: bool = False
@@ -62,11 +62,13 @@ class Translator:
         tokenizers: Tokenizers,
         decoding: Decoding | None = None,
         *,
-        origin: Origin | None = None,
+        origin: RunOrigin | None = None,
     ):
         self.models = (model,) if isinstance(model, torch.nn.Module) else tuple(model)
         self.tokenizers, self.decoding, self.origin = tokenizers, decoding or Decoding(), origin
-        self._kept: list[tuple[Any, Translating]] = []  # the last task, and what it is for: it takes a while to make
+        self._kept: list[
+            tuple[Any, TranslationSession]
+        ] = []  # the last task, and what it is for: it takes a while to make
         check_models(self.models, "encoder_decoder", "translate")
         for each in self.models:
             for side, tokenizer, stack in zip(("source", "target"), tokenizers, ("encoder", "decoder"), strict=True):
@@ -122,34 +124,34 @@ class Translator:
             if attention or stop is not None:
                 raise ValueError("attention and stop are only for translating in this process, without workers")
             return in_processes(self.origin, decoding, lines, workers, alignment=alignment, **size)
-        key = self._key(decoding, wishes := Wishes(alignment, attention), stop)
-        task = self._take(key) or Translating(self, decoding, wishes, stop)
-        return self._stream(Stream(task, lines, **size), key, task)
+        key = self._key(decoding, wishes := Extras(alignment, attention), stop)
+        task = self._take(key) or TranslationSession(self, decoding, wishes, stop)
+        return self._stream(OrderedStream(task, lines, **size), key, task)
 
     def check_terms(self, terms: Sequence[str], **changes: Any) -> None:
         """Raise a ValueError if no translation can have all of these, as it is decoded."""
         check_demands(self.models, self.tokenizers.target, change_decoding(self.decoding, changes), "decoder", terms)
 
-    def _stream(self, stream: Stream, key: Any, task: Translating) -> Iterator[Translation]:
+    def _stream(self, stream: OrderedStream, key: Any, task: TranslationSession) -> Iterator[Translation]:
         with evaluating(*self.models):
             yield from stream
         if key is not None:
             self._kept[:] = [(key, task)]
 
-    def _key(self, decoding: Decoding, wishes: Wishes, stop: Callable[[], bool] | None) -> Any:
+    def _key(self, decoding: Decoding, wishes: Extras, stop: Callable[[], bool] | None) -> Any:
         """What a task is for, if it may be used again: by one at a time, as long as the models are the same."""
         if stop is not None or any(next(model.parameters()).device.type != "cpu" for model in self.models):
             return None
         return decoding, wishes, self.tokenizers, [fingerprint(model) for model in self.models]
 
-    def _take(self, key: Any) -> Translating | None:
+    def _take(self, key: Any) -> TranslationSession | None:
         try:
             was_for, task = self._kept.pop()
         except IndexError:
             return None
         return task if same(was_for, key) else None
 
-    def cross_attention(self, source: str, target: str) -> CrossAttention:
+    def cross_attention(self, source: str, target: str) -> SourceAttention:
         """The weights of all cross-attentions of the (first) model, in one pass that reads both texts."""
         read = [*self.tokenizers.source.encode(source), EOS]
         written = self.tokenizers.target.encode(target)
@@ -163,14 +165,14 @@ class Translator:
         pieces = self.tokenizers.source.pieces(read)
         if weights.shape[-1] != len(read):  # a funnel's states stand for several pieces each
             pieces = [str(number) for number in range(1, weights.shape[-1] + 1)]
-        return CrossAttention(pieces, self.tokenizers.target.pieces([*written, EOS]), weights)
+        return SourceAttention(pieces, self.tokenizers.target.pieces([*written, EOS]), weights)
 
 
-class Translating(Speech):
+class TranslationSession(DecodingSession):
     """The task of a translator, with one way to do it."""
 
     def __init__(
-        self, translator: Translator, decoding: Decoding, wishes: Wishes, stop: Callable[[], bool] | None = None
+        self, translator: Translator, decoding: Decoding, wishes: Extras, stop: Callable[[], bool] | None = None
     ):
         super().__init__(translator.models, translator.tokenizers, decoding, stop)
         self.wishes = wishes
@@ -204,7 +206,7 @@ class Translating(Speech):
             raise ValueError(f"the source has {len(ids):,} tokens, and no more than {most:,} are taken ({why})")
         return ids[:most], f"the source has {len(ids):,} tokens and was truncated to {most:,} ({why})"
 
-    def finish(self, found: Sequence[Found]) -> list[Translation]:
+    def finish(self, found: Sequence[SearchResult]) -> list[Translation]:
         """Texts for hypotheses, and what else is wanted of them."""
         looked = self._look(found)
         return [
@@ -212,7 +214,7 @@ class Translating(Speech):
             for job, hypotheses in found
         ]
 
-    def _look(self, found: Sequence[Found]) -> dict[tuple[int, int], Tensor | None]:
+    def _look(self, found: Sequence[SearchResult]) -> dict[tuple[int, int], Tensor | None]:
         """Where the decoder looked, of each hypothesis for which somebody needs to know."""
         needed = [
             (job, number, each.tokens)

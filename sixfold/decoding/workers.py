@@ -5,7 +5,7 @@
            ──▶ {"translations": […]} ──▶                  whatever is done, in any order
 
 So the lines go where there is time for them, a worker's batch stays full, and all are done at about the same time.
-What is sorted, put back in order, and said of mistakes is a `Stream`'s, as if the lines were searched here. Nothing is
+What is sorted, put back in order, and said of mistakes is a `OrderedStream`'s, as if the lines were searched here. Nothing is
 pickled, and the program that uses this is not run again in the workers.
 """
 
@@ -25,12 +25,12 @@ from threading import Thread
 from typing import IO, TYPE_CHECKING, Any
 
 from sixfold.decoding.engine import Job, Unanswerable
-from sixfold.decoding.ordered import FIRST, WINDOW, Stream, Tag
+from sixfold.decoding.ordered import FIRST, WINDOW, OrderedStream, Tag
 from sixfold.decoding.records import Line, Translation, from_json
 
 if TYPE_CHECKING:
     from sixfold.config.schema import Decoding
-    from sixfold.decoding.session import Origin
+    from sixfold.decoding.session import RunOrigin
 
 _CHILD = "sixfold.api.worker"  # started by name: decoding does not import what loads runs
 PORTION = 16  # lines that a worker gets at a time
@@ -39,7 +39,7 @@ AHEAD = 64  # lines for each worker that are looked at in advance, to see the en
 
 
 def in_processes(
-    origin: Origin | None,
+    origin: RunOrigin | None,
     decoding: Decoding,
     lines: Iterable[str | Line | None],
     workers: int,
@@ -60,18 +60,18 @@ def in_processes(
         "decoding": decoding.model_dump(mode="json"),
         "alignment": alignment,
     }
-    team = _Team(hello, workers)
-    return _closing(team, Stream(team, lines, window * workers, start, first * workers))
+    team = _WorkerPool(hello, workers)
+    return _closing(team, OrderedStream(team, lines, window * workers, start, first * workers))
 
 
-def _closing(team: _Team, stream: Stream) -> Iterator[Translation]:
+def _closing(team: _WorkerPool, stream: OrderedStream) -> Iterator[Translation]:
     try:
         yield from stream
     finally:
         team.close()
 
 
-class _Team:
+class _WorkerPool:
     """The workers: a task whose searches are done elsewhere. They are started as there is work for them."""
 
     def __init__(self, hello: Mapping[str, Any], most: int):
@@ -91,7 +91,7 @@ class _Team:
 
     def search(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, list[Translation]]]:
         """Each job with its translation, as soon as it is done."""
-        waiting = _Waiting(jobs, AHEAD * self.most)
+        waiting = _Backlog(jobs, AHEAD * self.most)
         try:
             while waiting.look_ahead() or any(worker.jobs for worker in self.workers):
                 self._deal(waiting)
@@ -102,7 +102,7 @@ class _Team:
             self.close()  # whatever they hold, others begin again with it
             raise
 
-    def _deal(self, waiting: _Waiting) -> None:
+    def _deal(self, waiting: _Backlog) -> None:
         """Give lines to those who have asked. Who has enough is told so, and asks again when it is through."""
         while len(self.workers) < min(self.most, math.ceil(len(waiting.ahead) / PORTION)):
             self.workers.append(_Worker(self.heard))
@@ -118,7 +118,7 @@ class _Team:
         self.workers, self.heard = [], SimpleQueue()
 
 
-class _Waiting:
+class _Backlog:
     """Jobs that nobody has yet. Some of them are looked at in advance."""
 
     def __init__(self, jobs: Iterable[Job], most: int):

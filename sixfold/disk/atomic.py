@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from torch import Tensor
 
-ASIDE = ".sixfold-aside."  # how names of what is not yet, or no longer, in its place begin
+STAGED = ".sixfold-aside."  # how names of what is not yet, or no longer, in its place begin
 _OLD = ".old"  # and how those of directories end that are being replaced
 
 
 def write_text(path: Path, text: str) -> None:
     """Put a text in the place of `path` in one move."""
-    with Aside(path.parent) as aside:
+    with StagedFiles(path.parent) as aside:
         aside.write(path.name, lambda place: place.write_text(text, encoding="utf-8"))
 
 
@@ -50,7 +50,7 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, about: Mapping[str, 
         raise OSError(int(number[1]), os.strerror(int(number[1]))) from None
 
 
-class Aside:
+class StagedFiles:
     """Files written in a directory beside their places and brought to disk; moved there when all are done, or none.
 
     A directory, since who writes a file may do so under names of its own (safetensors does): what a kill leaves is all
@@ -63,7 +63,7 @@ class Aside:
 
     def __enter__(self) -> Self:
         # With a dash, so that nobody takes it for what a new directory called "files" left.
-        self._aside = Path(tempfile.mkdtemp(dir=self.directory, prefix=f"{ASIDE}files-"))
+        self._aside = Path(tempfile.mkdtemp(dir=self.directory, prefix=f"{STAGED}files-"))
         return self
 
     def write(self, name: str, write: Callable[[Path], Any]) -> None:
@@ -121,7 +121,7 @@ def _held_aside(place: Path) -> Iterator[Path]:
 
     It is locked meanwhile. The lock is the kernel's, so it goes when its holder does, and `sweep_beside` sees that.
     """
-    aside = Path(tempfile.mkdtemp(dir=place.parent, prefix=f"{ASIDE}{place.name}."))
+    aside = Path(tempfile.mkdtemp(dir=place.parent, prefix=f"{STAGED}{place.name}."))
     handle = os.open(aside, os.O_RDONLY)
     try:
         with suppress(OSError):  # where directories have no locks, nobody takes it for abandoned either
@@ -151,7 +151,7 @@ def _put(aside: Path, place: Path) -> None:
 
 def remove_directory(place: Path) -> None:
     """Out of sight in one move, so that nobody ever sees half of it; then bit by bit."""
-    gone = Path(tempfile.mkdtemp(dir=place.parent, prefix=f"{ASIDE}{place.name}."))
+    gone = Path(tempfile.mkdtemp(dir=place.parent, prefix=f"{STAGED}{place.name}."))
     place.rename(gone)
     shutil.rmtree(gone)
 
@@ -161,13 +161,13 @@ def sweep(directory: Path) -> None:
 
     What was about to be replaced, and has not been, goes back to its place.
     """
-    _clear([*directory.glob(f"{ASIDE}*")])
+    _clear([*directory.glob(f"{STAGED}*")])
 
 
 def sweep_beside(place: Path) -> None:
     """The same for one `new_directory` alone, where nobody has a lock: what somebody is still filling stays."""
     place = _behind_link(place)
-    _clear([path for path in place.parent.glob(f"{ASIDE}{glob.escape(place.name)}.*") if _abandoned(path)])
+    _clear([path for path in place.parent.glob(f"{STAGED}{glob.escape(place.name)}.*") if _abandoned(path)])
 
 
 def _abandoned(aside: Path) -> bool:
@@ -187,7 +187,7 @@ def _abandoned(aside: Path) -> bool:
 
 def _clear(lefts: Sequence[Path]) -> None:
     for old in (left for left in lefts if left.name.endswith(_OLD)):
-        place = old.with_name(old.name.removeprefix(ASIDE).removesuffix(_OLD).rpartition(".")[0])
+        place = old.with_name(old.name.removeprefix(STAGED).removesuffix(_OLD).rpartition(".")[0])
         if not place.exists():
             old.rename(place)
     for left in lefts:

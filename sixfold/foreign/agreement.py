@@ -14,11 +14,11 @@ from itertools import chain, islice
 from typing import Any, Protocol
 
 from sixfold.config.schema import Config, Decoding
-from sixfold.decoding.generator import Writer
+from sixfold.decoding.generator import Generator
 from sixfold.decoding.records import Translation
 from sixfold.decoding.session import NEVER
 from sixfold.decoding.translator import Translator
-from sixfold.foreign.length_limits import Room
+from sixfold.foreign.length_limits import LengthLimits
 from sixfold.models.model import Model
 from sixfold.runs.run import Run
 from sixfold.scoring.held_out import own_references
@@ -91,7 +91,7 @@ def _rows(model: Model, tokenizers: Tokenizers, texts: Sequence[str]) -> Rows:
 def _original(model: Any, tokenizers: Tokenizers, texts: Sequence[str], limit: int) -> list[Translation]:
     decoding = Decoding(max_length=limit, max_ratio=1e6)
     if model.kind == "decoder_only":
-        return Writer(model, tokenizers, decoding).generate(list(texts))
+        return Generator(model, tokenizers, decoding).generate(list(texts))
     return Translator(model, tokenizers, decoding).translate(list(texts))
 
 
@@ -152,7 +152,7 @@ def _own(run: Run, config: Config, tokenizers: Tokenizers, model: Model) -> Iter
 
 def _fitting(texts: Iterable[str], model: Model, tokenizers: Tokenizers) -> Iterator[str]:
     """A language model reads the beginnings."""
-    longest = min(_LONGEST, Room.of(model.limits).read)
+    longest = min(_LONGEST, LengthLimits.of(model.limits).read)
     for text in texts:
         text = text.rstrip("\n")
         (row,) = _rows(model, tokenizers, [text])

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from sixfold.core.call import Call
 from sixfold.core.ids import BOS, EOS
 from sixfold.core.masks import Sight
-from sixfold.foreign.length_limits import Room
+from sixfold.foreign.length_limits import LengthLimits
 from sixfold.foreign.recognise import Recognised, branch_scale, recognise, residuals, table_of
 from sixfold.models.model import Model
 from sixfold.modifications.learned_positions import LearnedPositions
@@ -75,7 +75,7 @@ def vocabularies(tokenizers: Tokenizers) -> tuple[list[str], list[str]]:
 
 def options(model: Model, tokenizers: Tokenizers, never: Sequence[int], limit: int) -> dict[str, Any]:
     """What `translate_batch` or `generate_batch` is told, to choose words as we do: greedily, and never these."""
-    names, room = tokenizers.target.names(), Room.of(limits(model), limit)
+    names, room = tokenizers.target.names(), LengthLimits.of(limits(model), limit)
     said: dict[str, Any] = {"beam_size": 1, "suppress_sequences": [[names[id_]] for id_ in never]}
     if model.kind == "decoder_only":
         said |= {"sampling_topk": 1, "include_prompt_in_result": False}
@@ -228,7 +228,7 @@ def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
     return np.array(tensor.detach().cpu().float().numpy(), copy=True)
 
 
-class Reading:
+class CTranslate2Engine:
     """A directory that was written, at work."""
 
     def __init__(self, folder: Path, kind: str, tokenizers: Tokenizers, never: Sequence[int]):

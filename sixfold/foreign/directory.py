@@ -8,13 +8,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from sixfold.api.load import Opened
+from sixfold.api.load import OpenedRun
 from sixfold.core.ids import BOS, EOS
 from sixfold.foreign import ctranslate2 as to_ctranslate2
 from sixfold.foreign import safetensors as to_safetensors
 from sixfold.foreign import torch_program as to_torch
 from sixfold.foreign.agreement import CLOSE, Agreement, Engine, compare, fitting, never, sample
-from sixfold.foreign.length_limits import WRITTEN, Room
+from sixfold.foreign.length_limits import WRITTEN, LengthLimits
 from sixfold.foreign.readme import readme
 from sixfold.runs import model_files as store
 from sixfold.runs.run import Run
@@ -25,7 +25,7 @@ FORMAT, ABOUT, README = "sixfold-export-1", "export.json", "README.md"
 
 
 def write(
-    opened: Opened,
+    opened: OpenedRun,
     run: Run,
     to: Form,
     folder: Path,
@@ -57,33 +57,33 @@ def write(
 
 
 def _write_engine(
-    opened: Opened, to: Form, folder: Path, quantization: str | None, about: dict[str, Any]
-) -> to_ctranslate2.Reading | to_torch.Reading:
+    opened: OpenedRun, to: Form, folder: Path, quantization: str | None, about: dict[str, Any]
+) -> to_ctranslate2.CTranslate2Engine | to_torch.TorchEngine:
     tokenizers, said = opened.tokenizers, never(opened.tokenizers)
     model = opened.model.float().eval()
     about["tokenizers"] = _files(tokenizers)
     if to == "torch":
         layout = to_torch.write(model, folder)
-        engine = to_torch.Reading(folder, model, layout, said)
+        engine = to_torch.TorchEngine(folder, model, layout, said)
         about |= {"never": list(said), "past": to_torch.shapes(engine.empty)}
-        about["room"] = Room.of(model.limits)._asdict()
+        about["room"] = LengthLimits.of(model.limits)._asdict()
         return engine
     about["quantization"] = "float32" if quantization is None else quantization
     to_ctranslate2.write(model, tokenizers, folder, about["quantization"])
     about["limits"] = to_ctranslate2.limits(model)
-    about["room"] = Room.of(about["limits"])._asdict()
+    about["room"] = LengthLimits.of(about["limits"])._asdict()
     about["options"] = to_ctranslate2.options(model, tokenizers, said, WRITTEN)
     about["versions"]["ctranslate2"] = version("ctranslate2")
-    return to_ctranslate2.Reading(folder, model.kind, tokenizers, said)
+    return to_ctranslate2.CTranslate2Engine(folder, model.kind, tokenizers, said)
 
 
-def _compared(opened: Opened, texts: list[str], engine: Engine, strict: bool) -> Agreement:
+def _compared(opened: OpenedRun, texts: list[str], engine: Engine, strict: bool) -> Agreement:
     if not texts:
         raise ValueError(
             "there is no text to compare both engines on: the file has no line that is neither empty nor long"
         )
     model, tokenizers, config = opened
-    longest = Room.of(model.limits, min(WRITTEN, config.decoding.max_length)).written
+    longest = LengthLimits.of(model.limits, min(WRITTEN, config.decoding.max_length)).written
     agreement = compare(model, tokenizers, texts, longest, engine)
     if strict and not agreement.close:
         raise ValueError(

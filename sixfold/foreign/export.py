@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from sixfold.api.load import Opened, open_run
+from sixfold.api.load import OpenedRun, open_run
 from sixfold.disk.atomic import new_directory, sweep_beside
 from sixfold.foreign.agreement import Agreement
 from sixfold.foreign.directory import ABOUT, FORMAT, Form, write
@@ -89,7 +89,7 @@ def _is_export(place: Path) -> bool:
     return isinstance(about, dict) and about.get("format") == FORMAT
 
 
-def refusal(opened: Opened, to: Form) -> str | None:
+def refusal(opened: OpenedRun, to: Form) -> str | None:
     """Why a model can't be exported in this form; None if it can, as far as can be said without trying."""
     if to == "safetensors":
         return None

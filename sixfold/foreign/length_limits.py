@@ -9,14 +9,14 @@ from typing import NamedTuple
 READ, WRITTEN = 1024, 256  # where the model sets no limit: as in the section `decoding`
 
 
-class Room(NamedTuple):
+class LengthLimits(NamedTuple):
     """The most tokens of a source or prompt, and of an output, without BOS and EOS."""
 
     read: int
     written: int
 
     @classmethod
-    def of(cls, limits: Mapping[str, int], written: int = WRITTEN) -> Room:
+    def of(cls, limits: Mapping[str, int], written: int = WRITTEN) -> LengthLimits:
         """What fits the limits of the stacks, BOS or EOS included. Prompt and output share those of a decoder alone."""
         if "only" in limits:  # as Writer shares them
             most = limits["only"]

@@ -29,7 +29,7 @@ States = Mapping[Key, tuple[Tensor, ...]]
 
 
 @dataclass
-class Explicit:
+class ExplicitCache:
     """In the place of a cache: it takes states from mappings, and puts them into others for its owner to find.
 
     Each row is a sentence with one hypothesis.
@@ -87,13 +87,13 @@ def encode(model: Any, source: Tensor) -> Memory:
 
 def read(
     model: Any, ids: Tensor, memory: Memory | None, past: States | None = None, kept: States | None = None
-) -> tuple[Tensor, Explicit]:
+) -> tuple[Tensor, ExplicitCache]:
     """Read ids (B, L) after the past. → states (B, L, D), and what holds the states that came of it"""
     before = next(iter(past.values()))[0].shape[-2] if past else 0
     keys = torch.arange(before + ids.shape[1], device=ids.device)[None]
     positions = keys[:, before:]
     sight = Sight((keys[:, None, :] <= positions[:, :, None])[:, None])
-    cache = Explicit(past or {}, kept or {})
+    cache = ExplicitCache(past or {}, kept or {})
     call = Call(
         positions=positions,
         key_positions=keys,
@@ -110,7 +110,7 @@ def read(
     return states[-1], cache
 
 
-class Beginning(nn.Module):
+class SourceProgram(nn.Module):
     """Reads the source."""
 
     def __init__(self, model: Any, layout: Layout):
@@ -124,7 +124,7 @@ class Beginning(nn.Module):
         return memory.real, *(state for key, _ in self.layout.kept for state in cache.made[key])
 
 
-class Step(nn.Module):
+class StepProgram(nn.Module):
     """Reads the newest tokens, and says what may come next."""
 
     def __init__(self, model: Any, layout: Layout):

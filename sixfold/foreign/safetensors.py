@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from sixfold.disk.atomic import Aside, save_tensors
+from sixfold.disk.atomic import StagedFiles, save_tensors
 from sixfold.models.model import Model
 
 WEIGHTS = "model.safetensors"
@@ -22,7 +22,7 @@ WEIGHTS = "model.safetensors"
 
 def write(model: Model, folder: Path) -> None:
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    with Aside(folder) as aside:
+    with StagedFiles(folder) as aside:
         aside.write(WEIGHTS, lambda path: save_tensors(tensors, path))
     stored = safetensors.torch.load_file(folder / WEIGHTS)
     if stored.keys() != tensors.keys() or not all(_same(stored[name], tensor) for name, tensor in tensors.items()):

@@ -22,7 +22,7 @@ from torch.export import Dim, ExportedProgram
 
 from sixfold.core.ids import BOS, EOS
 from sixfold.decoding.step import padded
-from sixfold.foreign.plain_cache import Beginning, Layout, Step, encode, read
+from sixfold.foreign.plain_cache import Layout, SourceProgram, StepProgram, encode, read
 from sixfold.models.model import Model
 
 ENCODER, STEP = "encoder.pt2", "step.pt2"
@@ -40,14 +40,14 @@ def write(model: Model, folder: Path) -> Layout:
         if model.kind == "encoder_decoder":
             source = padded([[BOS] * 5, [BOS] * 4], torch.device("cpu"))
             _save(model, lambda: _encoder(model, layout, source), folder / ENCODER)
-            real, *kept = Beginning(model, layout)(source)
+            real, *kept = SourceProgram(model, layout)(source)
         _save(model, lambda: _step(model, layout, real, kept), folder / STEP)
     return layout
 
 
 def _encoder(model: Model, layout: Layout, source: Tensor) -> ExportedProgram:
     rows, length = Dim("rows", min=1, max=_ROWS), Dim("source", min=1, max=_most(model, "encoder"))
-    return torch.export.export(Beginning(model, layout), (source,), dynamic_shapes=({0: rows, 1: length},))
+    return torch.export.export(SourceProgram(model, layout), (source,), dynamic_shapes=({0: rows, 1: length},))
 
 
 def _step(model: Model, layout: Layout, real: Tensor | None, kept: list[Tensor]) -> ExportedProgram:
@@ -68,7 +68,9 @@ def _step(model: Model, layout: Layout, real: Tensor | None, kept: list[Tensor])
         [{0: rows, state.dim() - 2: source} for state in kept],
         [{0: rows, state.dim() - 2: before} for state in past],
     )
-    return torch.export.export(Step(model, layout), (torch.full((2, 3), BOS), real, kept, past), dynamic_shapes=shapes)
+    return torch.export.export(
+        StepProgram(model, layout), (torch.full((2, 3), BOS), real, kept, past), dynamic_shapes=shapes
+    )
 
 
 def _most(model: Model, stack: str) -> int:
@@ -101,7 +103,7 @@ def _leave_out_unused(program: ExportedProgram) -> None:
             )
 
 
-class Reading:
+class TorchEngine:
     """Programs that were written, at work."""
 
     def __init__(self, folder: Path, model: Model, layout: Layout, never: Sequence[int]):

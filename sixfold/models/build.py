@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from sixfold.core.init import Undrawn
+from sixfold.core.init import SkipInitOnMeta
 from sixfold.core.names import did_you_mean
 from sixfold.core.place import Sizes
 from sixfold.models.decoder_only import DecoderOnly
@@ -41,7 +41,7 @@ def build(
     with (
         torch.random.fork_rng(range(torch.cuda.device_count()), enabled=seed is not None),
         torch.device(device or torch.get_default_device()),
-        Undrawn(),
+        SkipInitOnMeta(),
     ):
         if seed is not None:
             torch.manual_seed(seed)

@@ -18,7 +18,7 @@ import torch
 
 import sixfold
 from sixfold.core.place import Sizes
-from sixfold.disk.atomic import Aside, save_tensors
+from sixfold.disk.atomic import StagedFiles, save_tensors
 from sixfold.models.build import build
 from sixfold.models.model import Model
 from sixfold.spec.registry import Chosen
@@ -54,7 +54,7 @@ def save(model: Model, directory: str | Path, *, overwrite: bool = False) -> Non
     tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
     description = describe(model)
     text, belongs = json.dumps(description, indent=2) + "\n", {"sixfold": _fingerprint(description)}
-    with Aside(directory) as aside:
+    with StagedFiles(directory) as aside:
         aside.write(WEIGHTS, lambda path: save_tensors(tensors, path, belongs))
         aside.write(DESCRIPTION, lambda path: path.write_text(text, encoding="utf-8"))
 

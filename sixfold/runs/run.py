@@ -26,7 +26,7 @@ from typing import Any
 
 import sixfold
 from sixfold.config.schema import Config, read_config, write_config
-from sixfold.disk.atomic import ASIDE, sync, write_text
+from sixfold.disk.atomic import STAGED, sync, write_text
 
 TOKENIZERS = ("tokenizer.json", "source.tokenizer.json", "target.tokenizer.json")
 LOCK = "lock"
@@ -62,7 +62,7 @@ class Run:
     @property
     def draft(self) -> Run:
         """Where what makes a new run is made ready, aside."""
-        return Run(self.directory / f"{ASIDE}new")
+        return Run(self.directory / f"{STAGED}new")
 
     def exists(self) -> bool:
         """Whether there is something to read. What may be written to, or removed, must be `proved`."""
@@ -84,7 +84,7 @@ class Run:
         if not self.directory.exists() or self.proved():
             return
         there = sorted(path.name for path in self.directory.iterdir())
-        foreign = [name for name in there if not (name.startswith(ASIDE) or (name == LOCK and self._is_own_lock()))]
+        foreign = [name for name in there if not (name.startswith(STAGED) or (name == LOCK and self._is_own_lock()))]
         if foreign:
             raise ValueError(f"{self.directory} is no run, and holds {foreign[0]}: a run needs a directory of its own")
 
@@ -167,7 +167,7 @@ class Run:
 
     @property
     def _gone(self) -> Path:
-        return self.directory / f"{ASIDE}gone"
+        return self.directory / f"{STAGED}gone"
 
     def remove(self) -> None:
         """Leave nothing of a beginning that broke off. Only for who holds the lock."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from sixfold.scoring.error_rates import Hypotheses, References, Row, check
+from sixfold.scoring.error_rates import Hypotheses, PerText, References, check
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric as SacreMetric
@@ -35,12 +35,12 @@ class Sacre:
         metric.num_refs = counts.pop() if len(counts) == 1 else -1  # as it learns by scoring; −1: it varies
         return str(metric.get_signature())
 
-    def statistics(self, hypotheses: Hypotheses, references: References) -> list[Row]:
+    def statistics(self, hypotheses: Hypotheses, references: References) -> list[PerText]:
         """The counts of each text, such as its n-grams and how many of them are in a reference."""
         check(hypotheses, references)
         return _new(self.name)._extract_corpus_statistics(list(hypotheses), _streams(references))
 
-    def total(self, rows: Sequence[Row]) -> float:
+    def total(self, rows: Sequence[PerText]) -> float:
         """The score from such counts."""
         return float(_one(self.name)._aggregate_and_compute([list(row) for row in rows]).score)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 Hypotheses = Sequence[str]
 References = Sequence[Sequence[str]]  # for each hypothesis, all that would be right
 Items = Sequence[Hashable]
-Row = Sequence[float]  # what one text, or several together, add to a metric's sums
+PerText = Sequence[float]  # what one text, or several together, add to a metric's sums
 
 
 def check(hypotheses: Hypotheses, references: References) -> None:
@@ -31,7 +31,7 @@ def check(hypotheses: Hypotheses, references: References) -> None:
             raise ValueError(f"hypothesis {number} has no reference")
 
 
-def per_cent(rows: Sequence[Row]) -> float:
+def per_cent(rows: Sequence[PerText]) -> float:
     """100 · Σ first / Σ second. The sums are exact, so that the order of the texts makes no difference."""
     part, whole = (math.fsum(column) for column in zip(*rows, strict=True))
     return 100 * part / max(whole, 1)
@@ -113,23 +113,23 @@ def pronunciation(hypotheses: Hypotheses, references: References) -> dict[str, f
     }
 
 
-def word_errors(hypotheses: Hypotheses, references: References) -> list[Row]:
+def word_errors(hypotheses: Hypotheses, references: References) -> list[PerText]:
     """Of each text: edits of words, words of the nearest reference."""
     return _errors(hypotheses, references, str.split)
 
 
-def symbol_errors(hypotheses: Hypotheses, references: References) -> list[Row]:
+def symbol_errors(hypotheses: Hypotheses, references: References) -> list[PerText]:
     """Of each text: edits of characters, characters of the nearest reference."""
     return _errors(hypotheses, references, tuple)
 
 
-def matches(hypotheses: Hypotheses, references: References) -> list[Row]:
+def matches(hypotheses: Hypotheses, references: References) -> list[PerText]:
     """Of each text: whether it is right, and 1."""
     check(hypotheses, references)
     return [(hypothesis in several, 1) for hypothesis, several in zip(hypotheses, references, strict=True)]
 
 
-def mispronounced(hypotheses: Hypotheses, references: References) -> list[Row]:
+def mispronounced(hypotheses: Hypotheses, references: References) -> list[PerText]:
     """Of each word: whether its phones are wrong, and 1."""
     return _wrong(hypotheses, references, without_stress)
 
@@ -143,16 +143,16 @@ def without_stress(text: str) -> tuple[str, ...]:
     return tuple(phone.rstrip("0123456789") for phone in text.split())
 
 
-def _wrong(hypotheses: Hypotheses, references: References, split: Callable[[str], Items]) -> list[Row]:
+def _wrong(hypotheses: Hypotheses, references: References, split: Callable[[str], Items]) -> list[PerText]:
     check(hypotheses, references)
     pairs = zip(hypotheses, references, strict=True)
     return [(split(hypothesis) not in map(split, several), 1) for hypothesis, several in pairs]
 
 
-def _errors(hypotheses: Hypotheses, references: References, split: Callable[[str], Items]) -> list[Row]:
+def _errors(hypotheses: Hypotheses, references: References, split: Callable[[str], Items]) -> list[PerText]:
     """Edits and items of the nearest reference; the first, if several are equally near."""
     check(hypotheses, references)
-    rows: list[Row] = []
+    rows: list[PerText] = []
     for hypothesis, several in zip(hypotheses, references, strict=True):
         said = split(hypothesis)
         found = [(edit_distance(said, right), len(right)) for right in map(split, several)]

@@ -16,9 +16,9 @@ from sixfold.runs.run import Run
 from sixfold.text.arrays import open_examples
 from sixfold.text.batches import in_order
 from sixfold.text.corpus import Reference, open_prepared, references
-from sixfold.text.preparation import Texts
+from sixfold.text.preparation import PlainText
 from sixfold.text.report import PartReport
-from sixfold.text.sources import Part, text_sources
+from sixfold.text.sources import Split, text_sources
 from sixfold.text.tokenizer import Tokenizers
 
 
@@ -41,7 +41,7 @@ class Loss:
         }
 
 
-def own_references(run: Run, config: Config, tokenizers: Tokenizers, part: Part) -> list[Reference]:
+def own_references(run: Run, config: Config, tokenizers: Tokenizers, part: Split) -> list[Reference]:
     """The texts of a part with their references; those of the validation are in the run itself."""
     if part == "valid" and run.data.is_dir():
         found = open_prepared(run.data, tokenizers).references
@@ -53,7 +53,7 @@ def own_references(run: Run, config: Config, tokenizers: Tokenizers, part: Part)
 
 
 @torch.inference_mode()
-def own_loss(config: Config, tokenizers: Tokenizers, model: Model, part: Part) -> Loss:
+def own_loss(config: Config, tokenizers: Tokenizers, model: Model, part: Split) -> Loss:
     """The loss of a language model on a part, by the same windows as in validation."""
     sources = text_sources(config.data, part)
     if not sources:
@@ -62,7 +62,7 @@ def own_loss(config: Config, tokenizers: Tokenizers, model: Model, part: Part) -
     total = tokens = 0.0
     device = next(model.parameters()).device
     with tempfile.TemporaryDirectory(prefix="sixfold-") as folder, evaluating(model):
-        arrays, _ = Texts(config.data, lambda *_: None).encode(part, PartReport(lines=0), tokenizers, Path(folder))
+        arrays, _ = PlainText(config.data, lambda *_: None).encode(part, PartReport(lines=0), tokenizers, Path(folder))
         examples = open_examples(Path(folder), part, arrays)
         for batch in in_order(examples, config.model.kind, config.training.batch_tokens, len(tokenizers.target)):
             losses = model(batch.to(device))

@@ -23,7 +23,7 @@ from sixfold.decoding.step import padded
 from sixfold.models.model import Model, evaluating
 from sixfold.text.tokenizer import UNK, Tokenizers
 
-Pair = tuple[str | None, str]  # source and target; None for a decoder alone
+SourceAndTarget = tuple[str | None, str]  # source and target; None for a decoder alone
 Ids = Sequence[int]
 
 _WINDOW, _WINDOW_CHARACTERS = 4096, 1 << 20  # of pairs that are sorted by length
@@ -97,7 +97,7 @@ def perplexity(likelihoods: Iterable[Likelihood]) -> Perplexity:
 
 
 def likelihood(
-    model: Model, tokenizers: Tokenizers, pairs: Iterable[Pair], batch_tokens: int = 4096
+    model: Model, tokenizers: Tokenizers, pairs: Iterable[SourceAndTarget], batch_tokens: int = 4096
 ) -> Iterator[Likelihood]:
     """Of each target given its source, in order; pairs are read as they are needed.
 
@@ -128,7 +128,9 @@ class _Row(NamedTuple):
         return 1 + max(len(self.target), len(self.source or ()))
 
 
-def _stream(model: Model, tokenizers: Tokenizers, pairs: Iterable[Pair], batch_tokens: int) -> Iterator[Likelihood]:
+def _stream(
+    model: Model, tokenizers: Tokenizers, pairs: Iterable[SourceAndTarget], batch_tokens: int
+) -> Iterator[Likelihood]:
     first = 1
     for window in _windows(pairs):
         rows = _encode(model, tokenizers, window, first)
@@ -145,9 +147,9 @@ def _stream(model: Model, tokenizers: Tokenizers, pairs: Iterable[Pair], batch_t
         first += len(window)
 
 
-def _windows(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
+def _windows(pairs: Iterable[SourceAndTarget]) -> Iterator[list[SourceAndTarget]]:
     """Pairs by the thousand, or fewer where they are long."""
-    window: list[Pair] = []
+    window: list[SourceAndTarget] = []
     characters = 0
     for source, target in pairs:
         window.append((source, target))
@@ -159,7 +161,7 @@ def _windows(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
         yield window
 
 
-def _encode(model: Model, tokenizers: Tokenizers, window: Sequence[Pair], first: int) -> list[_Row]:
+def _encode(model: Model, tokenizers: Tokenizers, window: Sequence[SourceAndTarget], first: int) -> list[_Row]:
     reads = model.kind == "encoder_decoder"
     for number, (source, _) in enumerate(window, first):
         if (source is not None) != reads:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from sixfold.scoring.bleu import BLEU, CHRF, TER
 from sixfold.scoring.error_rates import (
     Hypotheses,
+    PerText,
     References,
-    Row,
     exact_match,
     matches,
     mispronounced,
@@ -39,8 +39,8 @@ class Metric:
     name: str
     higher_is_better: bool
     score: Callable[[Hypotheses, References], dict[str, float]]
-    statistics: Callable[[Hypotheses, References], list[Row]]  # of each text, numbers that can be summed
-    total: Callable[[Sequence[Row]], float] = per_cent  # the score of rows of them
+    statistics: Callable[[Hypotheses, References], list[PerText]]  # of each text, numbers that can be summed
+    total: Callable[[Sequence[PerText]], float] = per_cent  # the score of rows of them
     signature: Callable[[References], str] = no_signature  # how it was computed, for others to compare
 
 

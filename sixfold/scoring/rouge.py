@@ -26,9 +26,9 @@ from collections.abc import Callable
 from functools import cache
 
 from sixfold import __version__
-from sixfold.scoring.error_rates import Hypotheses, References, Row, check, common_length, per_cent
+from sixfold.scoring.error_rates import Hypotheses, PerText, References, check, common_length, per_cent
 
-Words = list[str]
+WordList = list[str]
 
 
 def rouge1(hypotheses: Hypotheses, references: References) -> dict[str, float]:
@@ -46,16 +46,16 @@ def rouge_l(hypotheses: Hypotheses, references: References) -> dict[str, float]:
     return {"rougeL": per_cent(rouge_l_each(hypotheses, references))}
 
 
-def rouge1_each(hypotheses: Hypotheses, references: References) -> list[Row]:
+def rouge1_each(hypotheses: Hypotheses, references: References) -> list[PerText]:
     """Of each text: its F1 from 0 to 1, and 1."""
     return _each(hypotheses, references, lambda said, right: _n_grams(said, right, 1))
 
 
-def rouge2_each(hypotheses: Hypotheses, references: References) -> list[Row]:
+def rouge2_each(hypotheses: Hypotheses, references: References) -> list[PerText]:
     return _each(hypotheses, references, lambda said, right: _n_grams(said, right, 2))
 
 
-def rouge_l_each(hypotheses: Hypotheses, references: References) -> list[Row]:
+def rouge_l_each(hypotheses: Hypotheses, references: References) -> list[PerText]:
     return _each(hypotheses, references, lambda said, right: _f1(common_length(said, right), len(said), len(right)))
 
 
@@ -65,7 +65,7 @@ def rouge_signature(references: References) -> str:
     return f"nrefs:{number}|case:lc|tok:unicode-words|stem:no|score:f1-mean|version:sixfold-{__version__}"
 
 
-def words(text: str) -> Words:
+def words(text: str) -> WordList:
     """ "Grüß Gott, 3×!" → grüß gott 3"""
     return "".join(_letter_or_space(character) for character in text.lower()).split()
 
@@ -75,16 +75,16 @@ def _letter_or_space(character: str) -> str:
     return character if character.isalnum() or unicodedata.category(character).startswith("M") else " "
 
 
-def _each(hypotheses: Hypotheses, references: References, f1: Callable[[Words, Words], float]) -> list[Row]:
+def _each(hypotheses: Hypotheses, references: References, f1: Callable[[WordList, WordList], float]) -> list[PerText]:
     check(hypotheses, references)
-    rows: list[Row] = []
+    rows: list[PerText] = []
     for hypothesis, several in zip(hypotheses, references, strict=True):
         said = words(hypothesis)
         rows.append((max(f1(said, words(reference)) for reference in several), 1))
     return rows
 
 
-def _n_grams(said: Words, right: Words, n: int) -> float:
+def _n_grams(said: WordList, right: WordList, n: int) -> float:
     mine, theirs = (Counter(zip(*(text[i:] for i in range(n)), strict=False)) for text in (said, right))
     return _f1((mine & theirs).total(), mine.total(), theirs.total())
 

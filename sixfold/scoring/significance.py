@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from sixfold.scoring.error_rates import Hypotheses, References, check
 from sixfold.scoring.metrics import Metric
 
-Array = NDArray[Any]
+Values = NDArray[Any]
 
 _CELLS = 1 << 22  # of T × N numbers that exist at one time
 _EQUAL = 1e-9  # per cent: less than this is rounding
@@ -112,7 +112,7 @@ def compare(
     )
 
 
-def _statistics(first: Hypotheses, second: Hypotheses, references: References, metric: Metric) -> tuple[Array, Array]:
+def _statistics(first: Hypotheses, second: Hypotheses, references: References, metric: Metric) -> tuple[Values, Values]:
     """Of each system: a row for each text (2, N, K), and the score (2,)."""
     for texts in (first, second):
         check(texts, references)
@@ -120,15 +120,15 @@ def _statistics(first: Hypotheses, second: Hypotheses, references: References, m
     return np.array(rows, np.float64), np.array([metric.total(each) for each in rows])
 
 
-def _gather(parts: Iterator[Array]) -> Array:
+def _gather(parts: Iterator[Values]) -> Values:
     return np.concatenate([*parts], axis=1)
 
 
-def _with_difference(pair: Array) -> tuple[Array, Array, Array]:
+def _with_difference(pair: Values) -> tuple[Values, Values, Values]:
     return pair[0], pair[1], pair[1] - pair[0]
 
 
-def resampled(texts: int, number: int, generator: np.random.Generator) -> Iterator[Array]:
+def resampled(texts: int, number: int, generator: np.random.Generator) -> Iterator[Values]:
     """How often each text is in each draw: (T, N), some draws at a time."""
     for rows in _portions(texts, number):
         drawn = generator.integers(texts, size=(rows, texts))
@@ -136,13 +136,13 @@ def resampled(texts: int, number: int, generator: np.random.Generator) -> Iterat
         yield np.bincount(cells.ravel(), minlength=rows * texts).reshape(rows, texts).astype(np.float64)
 
 
-def exchanges(texts: int, number: int, generator: np.random.Generator) -> Iterator[Array]:
+def exchanges(texts: int, number: int, generator: np.random.Generator) -> Iterator[Values]:
     """For each trial, which texts are exchanged (1) and which are not (0): (T, N), some trials at a time."""
     for rows in _portions(texts, number):
         yield generator.integers(2, size=(rows, texts), dtype=np.uint8).astype(np.float64)
 
 
-def every_exchange(texts: int) -> Iterator[Array]:
+def every_exchange(texts: int) -> Iterator[Values]:
     """All 2^N of them."""
     for rows in np.array_split(np.arange(2**texts), -(-(2**texts) * texts // _CELLS)):
         yield (rows[:, None] >> np.arange(texts) & 1).astype(np.float64)
@@ -154,29 +154,29 @@ def _portions(texts: int, number: int) -> Iterator[int]:
         yield min(most, number - done)
 
 
-def bootstrap_scores(table_2NK: Array, metric: Metric, times_TN: Array) -> Array:
+def bootstrap_scores(table_2NK: Values, metric: Metric, times_TN: Values) -> Values:
     """Both systems' scores (2, T) where each text counts so many times."""
     return np.array([_totals(metric, times_TN @ table_NK) for table_NK in table_2NK])
 
 
-def exchanged_scores(table_2NK: Array, metric: Metric, coins_TN: Array) -> Array:
+def exchanged_scores(table_2NK: Values, metric: Metric, coins_TN: Values) -> Values:
     """The scores (2, T) of the two after exchanging the texts whose coin is 1."""
     moved_TK = coins_TN @ (table_2NK[1] - table_2NK[0])
     first_K, second_K = table_2NK.sum(1)
     return np.array([_totals(metric, first_K + moved_TK), _totals(metric, second_K - moved_TK)])
 
 
-def _totals(metric: Metric, sums_TK: Array) -> list[float]:
+def _totals(metric: Metric, sums_TK: Values) -> list[float]:
     return [metric.total([row]) for row in sums_TK.tolist()]
 
 
-def p_of_draws(differences_T: Array) -> float:
+def p_of_draws(differences_T: Values) -> float:
     """How surprising it is that these are not around 0."""
     rarer = min(int((differences_T <= _EQUAL).sum()), int((differences_T >= -_EQUAL).sum()))
     return min(1.0, 2 * (1 + rarer) / (1 + len(differences_T)))
 
 
-def p_of_exchanges(differences_T: Array, real: float, exact: bool) -> float:
+def p_of_exchanges(differences_T: Values, real: float, exact: bool) -> float:
     """How surprising a difference is, if these are what chance alone makes."""
     as_large = int((np.abs(differences_T) >= abs(real) - _EQUAL).sum())
     return as_large / len(differences_T) if exact else (1 + as_large) / (1 + len(differences_T))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sixfold.core.init import Undrawn
+from sixfold.core.init import SkipInitOnMeta
 from sixfold.core.place import Sizes
 from sixfold.spec.registry import Chosen, changed_slots, choose, find
 from sixfold.spec.spec import SLOTS, Spec
@@ -55,7 +55,7 @@ def assemble(sizes: Sizes, modifications: Iterable[Any], model: type[nn.Module])
     chosen = tuple(choose(wish) for wish in _wishes(modifications))
     spec, owner = _apply(Spec(sizes=sizes), chosen)
     recording = _Recording(spec)
-    with torch.device("meta"), Undrawn():
+    with torch.device("meta"), SkipInitOnMeta():
         built = model(recording)
     _all_read(spec, owner, recording.reads, model)
     _positions_act(built, owner)

@@ -22,7 +22,7 @@ from sixfold.disk.hashes import quick_hash
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class Group(NamedTuple):
+class RowRange(NamedTuple):
     """Rows that follow each other and come equally often."""
 
     rows: int
@@ -59,7 +59,7 @@ class Examples:
 
     source: Ragged | None
     target: Ragged
-    groups: tuple[Group, ...]
+    groups: tuple[RowRange, ...]
 
     def __len__(self) -> int:
         return len(self.target)
@@ -76,7 +76,7 @@ def id_type(words: int) -> np.dtype[Any]:
     return np.dtype(np.uint16 if words <= 1 << 16 else np.uint32)
 
 
-class Writer:
+class RowWriter:
     """Writes the rows of one side as they come."""
 
     def __init__(self, folder: Path, name: str, words: int):
@@ -122,7 +122,7 @@ class Writer:
 
 
 def open_ragged(folder: Path, name: str, described: dict[str, Any]) -> Ragged:
-    """The rows that a `Writer` wrote, if they are still whole."""
+    """The rows that a `RowWriter` wrote, if they are still whole."""
     rows, tokens, kind = described["rows"], described["tokens"], np.dtype(described["type"])
     hashes = described.get("hashes", {})  # early ones have none
     ids = _map(folder / f"{name}.ids", kind, tokens, hashes.get("ids"))
@@ -140,7 +140,7 @@ def open_examples(folder: Path, part: str, arrays: dict[str, Any]) -> Examples:
     sides = {
         side: open_ragged(folder, f"{part}.{side}", arrays[side]) for side in ("source", "target") if side in arrays
     }
-    examples = Examples(sides.get("source"), sides["target"], tuple(Group(*group) for group in arrays["groups"]))
+    examples = Examples(sides.get("source"), sides["target"], tuple(RowRange(*group) for group in arrays["groups"]))
     rows = {len(side) for side in sides.values()} | {sum(group.rows for group in examples.groups)}
     if len(rows) > 1:
         raise ValueError(f"{folder}: the sides of {part} differ in their rows ({rows}); prepare the data anew")

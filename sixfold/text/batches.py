@@ -16,7 +16,7 @@ import torch
 from sixfold.core.batch import Batch
 from sixfold.core.ids import BOS, EOS, PAD
 from sixfold.text.arrays import Array, Examples, Ragged
-from sixfold.text.bucketing import Step, deal, lengths_of, make_tiles, plan_epoch, tiles_per_step
+from sixfold.text.bucketing import StepTiles, deal, lengths_of, make_tiles, plan_epoch, tiles_per_step
 from sixfold.text.tokenizer import CONTROLS, MASK
 
 _CHOSEN, _MASKED, _REPLACED = 0.15, 0.8, 0.1  # of the words; of the chosen words; of these
@@ -70,7 +70,9 @@ class Batches:
         """Go to a place; what follows is the same as it was then."""
         epoch, index = state["epoch"], state["index"]
         generator = np.random.default_rng([self.seed, epoch])
-        steps: list[Step] = plan_epoch(self._lengths, self.examples.groups, self.batch_tokens, self.tiles, generator)
+        steps: list[StepTiles] = plan_epoch(
+            self._lengths, self.examples.groups, self.batch_tokens, self.tiles, generator
+        )
         if not 0 <= index <= len(steps):
             raise ValueError(f"there is no step {index} in an epoch of {len(steps)}: were other data prepared?")
         self.epoch, self._index, self._steps = epoch, index, steps

@@ -20,7 +20,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from sixfold.text.arrays import Array, Examples, Group
+from sixfold.text.arrays import Array, Examples, RowRange
 
 _MOST_PADDING = 0.028  # above this share of all cells, a step is made of smaller tiles …
 _MOST_TILES = 4  # … but of not more than so many,
@@ -32,7 +32,7 @@ _JITTER = 0.02  # by how much chance may change the cost of a cut, so that other
 _UNEVEN = 1.15  # how much more than the mean a piece may have to do before tiles are cut finer
 
 Tile = Array  # rows
-Step = tuple[Tile, ...]
+StepTiles = tuple[Tile, ...]
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,12 @@ def tiles_per_step(lengths: Lengths, batch_tokens: int) -> int:
 
 
 def plan_epoch(
-    lengths: Lengths, groups: Sequence[Group], batch_tokens: int, number: int, generator: np.random.Generator
-) -> list[Step]:
+    lengths: Lengths, groups: Sequence[RowRange], batch_tokens: int, number: int, generator: np.random.Generator
+) -> list[StepTiles]:
     """All steps of an epoch, with at most `batch_tokens` target tokens each, unless one row has more."""
     rows = _rows_of_epoch(groups, generator)
     tiles = make_tiles(lengths, rows, batch_tokens // number, generator)
-    steps: list[Step] = []
+    steps: list[StepTiles] = []
     step: list[Tile] = []
     room = batch_tokens
     for place in generator.permutation(len(tiles)):
@@ -95,7 +95,7 @@ def plan_epoch(
     return [*steps, tuple(step)]
 
 
-def _rows_of_epoch(groups: Sequence[Group], generator: np.random.Generator) -> Array:
+def _rows_of_epoch(groups: Sequence[RowRange], generator: np.random.Generator) -> Array:
     """Each row as often as its weight says, in random order; for 0.5, another random half each epoch."""
     chosen, start = [], 0
     for group in groups:
@@ -170,7 +170,7 @@ def _widths(lengths: Array) -> Iterator[Array]:
     yield np.maximum.accumulate(lengths[::-1])[-2::-1]
 
 
-def deal(lengths: Lengths, step: Step, pieces: int) -> list[list[Array]]:
+def deal(lengths: Lengths, step: StepTiles, pieces: int) -> list[list[Array]]:
     """The rows of a step for each piece: as many tiles each, of nearly equal work. Some may have no row."""
     hands = _deal_whole(lengths, step, pieces)
     work = [sum(lengths.padded(share) for share in hand) for hand in hands]
@@ -180,7 +180,7 @@ def deal(lengths: Lengths, step: Step, pieces: int) -> list[list[Array]]:
     return [list(shares) for shares in zip(*cut, strict=True)]
 
 
-def _deal_whole(lengths: Lengths, step: Step, pieces: int) -> list[list[Array]]:
+def _deal_whole(lengths: Lengths, step: StepTiles, pieces: int) -> list[list[Array]]:
     """Tiles are cut only where there are fewer than pieces, the largest first."""
     each = -(-len(step) // pieces)
     parts = [1] * len(step)

@@ -18,9 +18,9 @@ from sixfold.config.schema import Config, Data
 from sixfold.disk.atomic import new_directory
 from sixfold.disk.hashes import is_intact, quick_hash, sealed
 from sixfold.text.arrays import Examples, open_examples
-from sixfold.text.preparation import PARTS, Pairs, Progress, Texts, is_empty
+from sixfold.text.preparation import PARTS, ParallelText, PlainText, ProgressCallback, is_empty
 from sixfold.text.report import Report
-from sixfold.text.sources import Part, Source, pair_sources, text_sources
+from sixfold.text.sources import Source, Split, pair_sources, text_sources
 from sixfold.text.tokenizer import Tokenizers
 
 FORMAT = "sixfold-data-1"
@@ -47,13 +47,13 @@ class Prepared:
 
 
 def prepare(
-    config: Config, folder: Path, tokenizers: Tokenizers | None = None, progress: Progress | None = None
+    config: Config, folder: Path, tokenizers: Tokenizers | None = None, progress: ProgressCallback | None = None
 ) -> Prepared:
     """Check all files, train tokenizers if there are none, and write the tokenised text to `folder` in one move."""
     pairs = config.model.kind == "encoder_decoder"
     if config.data.train is None:
         raise ValueError("there is nothing to train on: give --data.train, or a recipe that says it")
-    preparation = (Pairs if pairs else Texts)(config.data, progress or (lambda *_: None))
+    preparation = (ParallelText if pairs else PlainText)(config.data, progress or (lambda *_: None))
     hashes = data_hashes(config)
     counts = preparation.check()
     tokenizers = tokenizers or preparation.train_tokenizers()
@@ -106,7 +106,7 @@ def _sources(config: Config) -> list[Source[Any]]:
     return [source for part in PARTS for source in find(config.data, part)]
 
 
-def references(data: Data, part: Part, kind: str) -> list[Reference]:
+def references(data: Data, part: Split, kind: str) -> list[Reference]:
     """The raw text of a part, to score against. Equal sources become one; a language model has none.
 
     Pairs with an empty side are left out; long ones are not.

@@ -48,7 +48,7 @@ LICENCE = (
 )
 
 
-class Pair(NamedTuple):
+class ParagraphPair(NamedTuple):
     source: str
     target: str
 
@@ -252,11 +252,11 @@ def tidy(text: str) -> str:
 # ------------------------------------------------------------------------------------------------ pairs
 
 
-def align(source: dict[str, list[str]], target: dict[str, list[str]]) -> Iterator[Pair]:
+def align(source: dict[str, list[str]], target: dict[str, list[str]]) -> Iterator[ParagraphPair]:
     """Texts of the same id, in turn; where one side has more of them than the other, nobody knows which is which."""
     for key, texts in source.items():
         if len(texts) == len(target.get(key, ())):
-            yield from map(Pair, texts, target[key])
+            yield from map(ParagraphPair, texts, target[key])
 
 
 class _Corpus:
@@ -267,7 +267,7 @@ class _Corpus:
         self.pages = 0
         self.aligned = 0
         self.dropped: Counter[str] = Counter()
-        self._pairs: dict[str, dict[Pair, None]] = {part: {} for part in PARTS}
+        self._pairs: dict[str, dict[ParagraphPair, None]] = {part: {} for part in PARTS}
 
     def add(self, name: str, source: dict[str, list[str]], target: dict[str, list[str]]) -> None:
         self.pages += 1
@@ -280,7 +280,7 @@ class _Corpus:
             else:
                 part[pair] = None
 
-    def _refuse(self, pair: Pair) -> str:
+    def _refuse(self, pair: ParagraphPair) -> str:
         lengths = [words(text, language) for text, language in zip(pair, self.languages, strict=True)]
         if min(lengths) < SHORTEST:
             return f"under {SHORTEST} words"
@@ -288,17 +288,17 @@ class _Corpus:
             return f"over {LONGEST} words"
         return "not translated" if pair.source == pair.target else ""
 
-    def parts(self) -> dict[str, list[Pair]]:
+    def parts(self) -> dict[str, list[ParagraphPair]]:
         """The pairs of each part; no source that was trained on is validated on, nor either tested on."""
         seen: set[str] = set()
-        parts: dict[str, list[Pair]] = {}
+        parts: dict[str, list[ParagraphPair]] = {}
         for part, pairs in self._pairs.items():
             parts[part] = [pair for pair in pairs if pair.source not in seen]
             self.dropped["in an earlier part"] += len(pairs) - len(parts[part])
             seen |= {pair.source for pair in pairs}
         return parts
 
-    def summary(self, packages: dict[str, str], parts: dict[str, list[Pair]]) -> Summary:
+    def summary(self, packages: dict[str, str], parts: dict[str, list[ParagraphPair]]) -> Summary:
         pairs = {part: len(found) for part, found in parts.items()}
         return Summary(*self.languages, packages, self.pages, self.aligned, dict(self.dropped), pairs)
 
@@ -332,7 +332,7 @@ def _check_place(out: Path, overwrite: bool) -> None:
         raise ValueError(f"{out} is not a corpus that this command made, so it is not replaced; give another --out")
 
 
-def _write(out: Path, summary: Summary, parts: dict[str, list[Pair]]) -> None:
+def _write(out: Path, summary: Summary, parts: dict[str, list[ParagraphPair]]) -> None:
     with new_directory(out) as folder:
         for part, pairs in parts.items():
             _write_lines(folder / f"{part}.{summary.source}", (pair.source for pair in pairs))

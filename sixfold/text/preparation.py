@@ -11,18 +11,18 @@ from typing import Any, TypeVar
 from sixfold.config import schema as configuration
 from sixfold.config.schema import Data
 from sixfold.core.ids import EOS
-from sixfold.text.arrays import Group, Writer, open_examples
+from sixfold.text.arrays import RowRange, RowWriter, open_examples
 from sixfold.text.report import PartReport, Seen, count_outliers
-from sixfold.text.sources import Pair, Part, Source, Stretch, pair_sources, text_sources
+from sixfold.text.sources import Pair, Source, Split, Stretch, pair_sources, text_sources
 from sixfold.text.tokenizer import Tokenizer, Tokenizers
 from sixfold.text.vocabulary import train_tokenizer
 
-PARTS: tuple[Part, ...] = ("train", "valid", "test")
+PARTS: tuple[Split, ...] = ("train", "valid", "test")
 _CHUNK = 4096  # lines that are tokenised at once
 _LARGEST_CHUNK = 1 << 21  # characters; lines may be long
 _READING = "reading for the tokenizer"
 
-Progress = Callable[[str, int, int | None], Any]  # what is being done, how much of it is done, of how much
+ProgressCallback = Callable[[str, int, int | None], Any]  # what is being done, how much of it is done, of how much
 T = TypeVar("T")
 
 
@@ -31,10 +31,10 @@ def is_empty(source: str, target: str) -> bool:
     return not source.strip() or not target.strip()
 
 
-class Pairs:
+class ParallelText:
     """Sources and targets."""
 
-    def __init__(self, data: Data, progress: Progress):
+    def __init__(self, data: Data, progress: ProgressCallback):
         self.data, self.progress = data, progress
         self.sources = {part: found for part in PARTS if (found := pair_sources(data, part))}
 
@@ -80,13 +80,13 @@ class Pairs:
         return Tokenizers(*(train_tokenizer(kinds[i], side(i), sizes[i]) for i in (0, 1)))
 
     def encode(
-        self, part: Part, counts: PartReport, tokenizers: Tokenizers, folder: Path
+        self, part: Split, counts: PartReport, tokenizers: Tokenizers, folder: Path
     ) -> tuple[dict[str, Any], PartReport]:
         """Write one part. → what `open_examples` needs, and the report with all counts"""
         sources, groups, long, done = self.sources[part], [], 0, 0
         with (
-            Writer(folder, f"{part}.source", len(tokenizers.source)) as left,
-            Writer(folder, f"{part}.target", len(tokenizers.target)) as right,
+            RowWriter(folder, f"{part}.source", len(tokenizers.source)) as left,
+            RowWriter(folder, f"{part}.target", len(tokenizers.target)) as right,
         ):
             for source in sources:
                 before = right.rows
@@ -94,7 +94,7 @@ class Pairs:
                     long += self._encode_chunk(chunk, tokenizers, left, right)
                     done += len(chunk)
                     self.progress(f"tokenising {part}", done, counts.lines)
-                groups.append(Group(right.rows - before, source.weight))
+                groups.append(RowRange(right.rows - before, source.weight))
         if not right.rows:
             raise ValueError(
                 f"data.{part}: nothing is left, as {long:,} pairs have more than {self.data.max_length:,} tokens "
@@ -113,7 +113,7 @@ class Pairs:
             target_tokens=right.tokens,
         )
 
-    def _encode_chunk(self, chunk: list[Pair], tokenizers: Tokenizers, left: Writer, right: Writer) -> int:
+    def _encode_chunk(self, chunk: list[Pair], tokenizers: Tokenizers, left: RowWriter, right: RowWriter) -> int:
         """→ how many pairs were too long"""
         chunk = [pair for pair in chunk if not is_empty(*pair)]
         rows = zip(
@@ -128,10 +128,10 @@ class Pairs:
         return len(found) - len(kept)
 
 
-class Texts:
+class PlainText:
     """The text of a language model."""
 
-    def __init__(self, data: Data, progress: Progress):
+    def __init__(self, data: Data, progress: ProgressCallback):
         if not isinstance(data.tokenizer, str) or isinstance(data.vocabulary, configuration.Vocabularies):
             raise ValueError("a language model has one text: give one data.tokenizer and one data.vocabulary")
         self.kind, self.size = data.tokenizer, data.vocabulary
@@ -171,11 +171,11 @@ class Texts:
         return Tokenizers(joint, joint)
 
     def encode(
-        self, part: Part, counts: PartReport, tokenizers: Tokenizers, folder: Path
+        self, part: Split, counts: PartReport, tokenizers: Tokenizers, folder: Path
     ) -> tuple[dict[str, Any], PartReport]:
         """Write one part. Files of equal weight that follow each other are one stream, cut into windows."""
         groups, done = [], 0
-        with Writer(folder, f"{part}.target", len(tokenizers.target)) as writer:
+        with RowWriter(folder, f"{part}.target", len(tokenizers.target)) as writer:
             for weight, sources in groupby(self.sources[part], lambda source: source.weight):
                 rows, start = writer.rows, writer.tokens
                 stretches = chain.from_iterable(source.read() for source in sources)
@@ -184,7 +184,7 @@ class Texts:
                     done += sum(not ends for _, ends in chunk)
                     self.progress(f"tokenising {part}", done, counts.lines)
                 writer.cut(start, self.data.context)
-                groups.append(Group(writer.rows - rows, weight))
+                groups.append(RowRange(writer.rows - rows, weight))
         arrays = {"target": writer.described(), "groups": groups}
         return arrays, replace(counts, rows=writer.rows, target_tokens=writer.tokens)
 

@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from sixfold.config.schema import EMBEDDED, Data, Files
 
-Part = Literal["train", "valid", "test"]
+Split = Literal["train", "valid", "test"]
 Pair = tuple[str, str]  # source and target
 Stretch = tuple[str, bool]  # a piece of a document, and whether the document ends with it
 
@@ -47,17 +47,17 @@ class Source(Generic[T]):
         return {self.name: pronounce.fingerprint()}
 
 
-def pair_sources(data: Data, part: Part) -> list[Source[Pair]]:
+def pair_sources(data: Data, part: Split) -> list[Source[Pair]]:
     """The items of one part for a model that reads a source and writes a target. Empty if there is no such part."""
     return [_pair_source(data, item, f"data.{part}") for item in _items(data, part)]
 
 
-def text_sources(data: Data, part: Part) -> list[Source[Stretch]]:
+def text_sources(data: Data, part: Split) -> list[Source[Stretch]]:
     """The same for a language model."""
     return [_text_source(data, item, f"data.{part}") for item in _items(data, part)]
 
 
-def _items(data: Data, part: Part) -> list[Files]:
+def _items(data: Data, part: Split) -> list[Files]:
     """One form for all the ways to say it."""
     corpus = getattr(data, part)
     if corpus is None:

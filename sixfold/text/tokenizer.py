@@ -31,7 +31,7 @@ import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers
 
 from sixfold.core.ids import BOS, EOS, PAD
-from sixfold.disk.atomic import Aside
+from sixfold.disk.atomic import StagedFiles
 
 UNK, MASK = 3, 4
 KINDS = ("bpe", "unigram", "characters", "bytes", "words", "symbols")
@@ -209,7 +209,7 @@ class Tokenizers(NamedTuple):
     def save(self, directory: Path) -> None:
         """Write tokenizer.json, or source.tokenizer.json and target.tokenizer.json."""
         files = {_JOINT: self.source} if self.joint else dict(zip(_SEPARATE, self, strict=True))
-        with Aside(directory) as aside:
+        with StagedFiles(directory) as aside:
             for name, tokenizer in files.items():
                 aside.write(name, tokenizer.save)
         for name in {_JOINT, *_SEPARATE} - files.keys():

@@ -39,7 +39,7 @@ class Display:
     def __init__(self, stream: TextIO | None = None):
         stream = sys.stderr if stream is None else stream
         # A process whose stderr is closed has none.
-        self._screen = Nowhere() if stream is None else _screen(cast("TextIO", _Lasting(stream)))
+        self._screen = NoScreen() if stream is None else _screen(cast("TextIO", _Lasting(stream)))
         self._pace = Pace()
         self._next = 0.0  # no drawing before
         self._last: Record | None = None  # record of training, where only the living lines show it
@@ -111,7 +111,7 @@ class Quiet(Display):
 
     def __init__(self) -> None:
         super().__init__()
-        self._screen = Nowhere()
+        self._screen = NoScreen()
 
 
 class Screen(Protocol):
@@ -129,7 +129,7 @@ class Screen(Protocol):
         """Take away what was drawn."""
 
 
-class Nowhere:
+class NoScreen:
     """Shows nothing."""
 
     alive = False
@@ -144,7 +144,7 @@ class Nowhere:
         pass
 
 
-class Paper:
+class LogScreen:
     """A file, a pipe, the journal of a server: what is written stays, and has no control codes."""
 
     alive = False
@@ -163,7 +163,7 @@ class Paper:
         pass
 
 
-class Terminal:
+class LiveScreen:
     """Lines that change in place at the foot, and lasting ones above them."""
 
     alive = True
@@ -185,7 +185,7 @@ class Terminal:
 
 def _screen(stream: TextIO) -> Screen:
     console = Console(file=stream, markup=False, highlight=False, emoji=False)
-    return Terminal(console) if stream.isatty() and not console.is_dumb_terminal else Paper(stream)
+    return LiveScreen(console) if stream.isatty() and not console.is_dumb_terminal else LogScreen(stream)
 
 
 class Pace:

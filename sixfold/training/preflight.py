@@ -69,7 +69,7 @@ def _with_tokenizers(config: Config, tokenizers: Tokenizers, before: Run) -> Con
         kind: Any = tokenizers.source.kind
         words: Any = len(tokenizers.source)
     else:
-        kind = configuration.Tokenizers.model_validate({s: t.kind for s, t in tokenizers._asdict().items()})
+        kind = configuration.TokenizerKinds.model_validate({s: t.kind for s, t in tokenizers._asdict().items()})
         words = configuration.Vocabularies(source=len(tokenizers.source), target=len(tokenizers.target))
     data, then = config.data, before.read_config().data
     for key, has in {"tokenizer": kind, "vocabulary": words}.items():

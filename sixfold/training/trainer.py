@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Progress:
+class RunState:
     """What changes in the course of a run, besides tensors and the place in the data."""
 
     step: int = 0
@@ -87,7 +87,7 @@ class Trainer:
         self.data = {"hashes": prepared.hashes, "tokenizers": fingerprints}
         self.average = make_average(training, run, processes)
         self.validation = Validation(config, prepared, processes)
-        self.guard, self.progress = Guard(), Progress()
+        self.guard, self.progress = Guard(), RunState()
         self.saved = False  # whether there is a checkpoint of all this
         self.gradient = math.nan  # its norm in the last step of this process
         self.log, self.signals = Log(run, display, active=processes.first), Signals()
@@ -321,7 +321,7 @@ class Trainer:
         data = state.get("data", self.data)  # early checkpoints don't say
         assert data["tokenizers"] == self.data["tokenizers"], "who resumes a run sees to that"
         self.load_tensors(saved)
-        self.progress = Progress(**state["progress"])
+        self.progress = RunState(**state["progress"])
         place, same = state["batches"], data["hashes"] == self.data["hashes"]
         self.batches.load_state(place if same else {"epoch": place["epoch"] + 1, "index": 0})
         self.guard.load_state(state["guard"])

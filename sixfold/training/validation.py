@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from sixfold.config.schema import Config
-from sixfold.decoding.generator import Writer, Writing
+from sixfold.decoding.generator import GenerationSession, Generator
 from sixfold.decoding.records import Line
 from sixfold.decoding.session import Stopped
-from sixfold.decoding.translator import Translating, Translator, Wishes
+from sixfold.decoding.translator import Extras, TranslationSession, Translator
 from sixfold.models.decoder_only import DecoderOnly
 from sixfold.models.encoder_decoder import EncoderDecoder
 from sixfold.models.model import Model
@@ -64,9 +64,11 @@ class Validation:
         """
         tokenizers, decoding = self.prepared.tokenizers, self.config.decoding
         if isinstance(model, EncoderDecoder):
-            task: Translating | Writing = Translating(Translator(model, tokenizers, decoding), decoding, Wishes())
+            task: TranslationSession | GenerationSession = TranslationSession(
+                Translator(model, tokenizers, decoding), decoding, Extras()
+            )
         elif isinstance(model, DecoderOnly):
-            task = Writing(Writer(model, tokenizers, decoding), decoding, None)
+            task = GenerationSession(Generator(model, tokenizers, decoding), decoding, None)
         else:
             return  # it writes no text
         task.job(1, Line(""), [UNK])

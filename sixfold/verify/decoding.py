@@ -17,15 +17,15 @@ from sixfold.config.schema import Decoding, change_decoding
 from sixfold.core.ids import BOS, EOS, PAD
 from sixfold.core.tap import Tap
 from sixfold.decoding.cpu.int8 import quantised
-from sixfold.decoding.generator import Writer, Writing
-from sixfold.decoding.ordered import Stream
+from sixfold.decoding.generator import GenerationSession, Generator
+from sixfold.decoding.ordered import OrderedStream
 from sixfold.decoding.records import Translation
-from sixfold.decoding.session import Speech
+from sixfold.decoding.session import DecodingSession
 from sixfold.decoding.step import Step, padded
-from sixfold.decoding.translator import Translating, Translator, Wishes
+from sixfold.decoding.translator import Extras, TranslationSession, Translator
 from sixfold.models.model import Model, evaluating
 from sixfold.verify.equality import Measured, equality
-from sixfold.verify.subject import Excused, Sample, Subject
+from sixfold.verify.subject import NotApplicable, SampleText, VerifiedRun
 
 # Logits are tens, which float32 knows to a few millionths; after many layers, and as a difference of two, it is 1e-5.
 ROUNDING = 1e-4
@@ -41,7 +41,7 @@ _WITHOUT_CACHE = 8  # sentences that are decoded without a cache: it takes long
     right="decoded without: all is read anew for each word",
     tolerance=ROUNDING,
 )
-def cache(subject: Subject) -> Measured:
+def cache(subject: VerifiedRun) -> Measured:
     """Greedily and with a beam: the same texts, and the same log-probability of each token."""
     _need_text(subject)
     texts = [sample.text for sample in subject.samples[:_WITHOUT_CACHE]]
@@ -49,7 +49,7 @@ def cache(subject: Subject) -> Measured:
     for beam in _BEAMS:
         task = _task(subject, subject.model, beam)
         cached = _decode(subject, task, texts)
-        task.step = Rereading(subject.model)
+        task.step = UncachedStep(subject.model)
         found.append(compare(cached, _decode(subject, task, texts)))
     return _worst(found)
 
@@ -61,7 +61,7 @@ def cache(subject: Subject) -> Measured:
     right="all in one batch, and in another order, joining and leaving",
     tolerance=ROUNDING,
 )
-def batch(subject: Subject) -> Measured:
+def batch(subject: VerifiedRun) -> Measured:
     if subject.model.kind == "encoder_only":
         return _states_in_a_batch(subject, subject.model)
     return in_company(subject, subject.model)
@@ -74,15 +74,15 @@ def batch(subject: Subject) -> Measured:
     right="all in one batch, and in another order",
     tolerance=ROUNDING_TO_8_BITS,
 )
-def int8(subject: Subject) -> Measured:
+def int8(subject: VerifiedRun) -> Measured:
     """The same with linear maps in 8 bits, where the last bit of an activation decides to what it is rounded."""
     if next(subject.model.parameters()).device.type != "cpu":
-        raise Excused("int8 is for a CPU")
+        raise NotApplicable("int8 is for a CPU")
     model = quantised(subject.model)
     return _states_in_a_batch(subject, model) if model.kind == "encoder_only" else in_company(subject, model)
 
 
-def in_company(subject: Subject, model: Model) -> Measured:
+def in_company(subject: VerifiedRun, model: Model) -> Measured:
     """What a model writes for each sample alone, beside what it writes in two kinds of company."""
     texts = [sample.text for sample in subject.samples]
     longest = max(len(sample.source or sample.target) for sample in subject.samples) + 1
@@ -97,7 +97,7 @@ def in_company(subject: Subject, model: Model) -> Measured:
     return _worst(found)
 
 
-def _states_in_a_batch(subject: Subject, model: Model) -> Measured:
+def _states_in_a_batch(subject: VerifiedRun, model: Model) -> Measured:
     """The same of a model that writes nothing: what it says of each token."""
     together = said(model, subject.samples)
     alone = torch.cat([said(model, [sample]) for sample in subject.samples])
@@ -111,14 +111,14 @@ def _states_in_a_batch(subject: Subject, model: Model) -> Measured:
     right="step by step, with the weights",
     tolerance=ROUNDING,
 )
-def attention(subject: Subject) -> Measured:
+def attention(subject: VerifiedRun) -> Measured:
     """The log-probability of every word after each token; while a tap is open, attention goes step by step."""
     if not any(_can_be_fused(part) for part in subject.model.modules()):
-        raise Excused("no part of this model takes the fused kernel")
+        raise NotApplicable("no part of this model takes the fused kernel")
     tap = Tap()
     explicit = said(subject.model, subject.samples, tap)
     if not len(tap):
-        raise Excused("no part of this model has attention weights")
+        raise NotApplicable("no part of this model has attention weights")
     return Measured(_apart(said(subject.model, subject.samples), explicit))
 
 
@@ -129,7 +129,7 @@ def _can_be_fused(part: Any) -> bool:
 
 
 @torch.inference_mode()
-def said(model: Any, samples: Sequence[Sample], tap: Tap | None = None) -> Tensor:
+def said(model: Any, samples: Sequence[SampleText], tap: Tap | None = None) -> Tensor:
     """What a model that reads the samples says after each token: log-probabilities (N, V), or states (N, D)."""
     device = next(model.parameters()).device
     targets = [sample.target for sample in samples]
@@ -153,12 +153,12 @@ def _apart(left: Tensor, right: Tensor) -> float:
 # Decoding, as `translate` and `generate` do it ------------------------------------------------------------------
 
 
-def _need_text(subject: Subject) -> None:
+def _need_text(subject: VerifiedRun) -> None:
     if subject.model.kind == "encoder_only":
-        raise Excused("an encoder_only model writes no text, and keeps no cache")
+        raise NotApplicable("an encoder_only model writes no text, and keeps no cache")
 
 
-def _task(subject: Subject, model: Any, beam: int, **changes: Any) -> Speech:
+def _task(subject: VerifiedRun, model: Any, beam: int, **changes: Any) -> DecodingSession:
     """How a model decodes: as the run does it, but for what is set here."""
     plain = {
         "beam_size": beam,
@@ -172,13 +172,13 @@ def _task(subject: Subject, model: Any, beam: int, **changes: Any) -> Speech:
     }
     decoding: Decoding = change_decoding(subject.config.decoding, {**plain, **changes})
     if model.kind == "encoder_decoder":
-        return Translating(Translator(model, subject.tokenizers, decoding), decoding, Wishes())
-    return Writing(Writer(model, subject.tokenizers, decoding), decoding, None)
+        return TranslationSession(Translator(model, subject.tokenizers, decoding), decoding, Extras())
+    return GenerationSession(Generator(model, subject.tokenizers, decoding), decoding, None)
 
 
-def _decode(subject: Subject, task: Any, texts: Sequence[str]) -> list[Translation]:
+def _decode(subject: VerifiedRun, task: Any, texts: Sequence[str]) -> list[Translation]:
     with evaluating(*task.models):
-        return list(Stream(task, texts))
+        return list(OrderedStream(task, texts))
 
 
 def compare(left: Sequence[Translation], right: Sequence[Translation]) -> Measured:
@@ -220,7 +220,7 @@ def _worst(found: Sequence[Measured]) -> Measured:
 
 
 @dataclass
-class Written:
+class UncachedState:
     """All that decoding without a cache remembers: the texts."""
 
     sources: list[Sequence[int]]  # of each sentence
@@ -229,12 +229,12 @@ class Written:
 
     light: ClassVar[bool] = False
 
-    def select(self, rows: Tensor) -> Written:
+    def select(self, rows: Tensor) -> UncachedState:
         lines = (rows[:, None] if rows.dim() == 1 else rows).tolist()
         sources = [self.sources[line[0] // self.width] for line in lines]
-        return Written(sources, [list(self.rows[row]) for line in lines for row in line], len(lines[0]))
+        return UncachedState(sources, [list(self.rows[row]) for line in lines for row in line], len(lines[0]))
 
-    def join(self, other: Written, free: Sequence[int] = ()) -> Written:
+    def join(self, other: UncachedState, free: Sequence[int] = ()) -> UncachedState:
         """The other's sentences take these places, and further ones after all."""
         places = [*free, *range(len(self.sources), len(self.sources) + len(other.sources) - len(free))]
         for number, place in enumerate(places):
@@ -244,16 +244,16 @@ class Written:
         return self
 
 
-class Rereading:
+class UncachedStep:
     """A step that has no cache: each time it reads the source and all that was written from the beginning."""
 
     def __init__(self, model: Any):
         self.model, self.device = model, next(model.parameters()).device
 
-    def begin(self, sources: Sequence[Sequence[int]]) -> Written:
-        return Written(list(sources), [[] for _ in sources])
+    def begin(self, sources: Sequence[Sequence[int]]) -> UncachedState:
+        return UncachedState(list(sources), [[] for _ in sources])
 
-    def __call__(self, ids: Tensor, state: Written) -> Step:
+    def __call__(self, ids: Tensor, state: UncachedState) -> Step:
         for row, new in zip(state.rows, ids.tolist(), strict=True):
             row += [id_ for id_ in new if id_ != PAD]
         memory = []

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from sixfold.training.log import strict
-from sixfold.verify.subject import Excused, Subject
+from sixfold.verify.subject import NotApplicable, VerifiedRun
 
 PASS, FAIL, EXCUSED = "pass", "fail", "does not apply"
-Result = Literal["pass", "fail", "does not apply"]
+Status = Literal["pass", "fail", "does not apply"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Finding:
     right: str
     difference: float | None
     tolerance: float
-    result: Result
+    result: Status
     note: str
     seconds: float
 
@@ -53,14 +53,14 @@ class Equality:
     left: str
     right: str
     tolerance: float
-    measure: Callable[[Subject], Measured]
+    measure: Callable[[VerifiedRun], Measured]
 
-    def look(self, subject: Subject) -> Finding:
+    def look(self, subject: VerifiedRun) -> Finding:
         """Whatever goes wrong is a finding: that a check breaks off is no reason to keep silent about the others."""
         began = time.perf_counter()
         try:
             found, excuse = self.measure(subject), None
-        except Excused as reason:
+        except NotApplicable as reason:
             found, excuse = Measured(math.nan, str(reason)), EXCUSED
         except (ValueError, OSError) as error:
             found, excuse = Measured(math.inf, str(error)), None
@@ -83,6 +83,6 @@ class Equality:
 
 def equality(
     key: str, name: str, *, left: str, right: str, tolerance: float
-) -> Callable[[Callable[[Subject], Measured]], Equality]:
+) -> Callable[[Callable[[VerifiedRun], Measured]], Equality]:
     """Make an equality of a function that measures how far its sides are apart."""
     return lambda measure: Equality(key, name, left, right, tolerance, measure)

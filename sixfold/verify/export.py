@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from sixfold.api.load import Opened
+from sixfold.api.load import OpenedRun
 from sixfold.foreign.agreement import CLOSE
 from sixfold.foreign.export import export, refusal
 from sixfold.verify.equality import Measured, equality
-from sixfold.verify.subject import Excused, Subject
+from sixfold.verify.subject import NotApplicable, VerifiedRun
 
 
 @equality(
@@ -18,13 +18,13 @@ from sixfold.verify.subject import Excused, Subject
     right="what CTranslate2 writes with its weights",
     tolerance=CLOSE,
 )
-def exported(subject: Subject) -> Measured:
+def exported(subject: VerifiedRun) -> Measured:
     """The same texts, and log-probabilities; where texts differ, how much likelier the model finds its own word."""
     texts = [sample.text for sample in subject.samples]
-    if reason := refusal(Opened(subject.model, subject.tokenizers, subject.config), "ctranslate2"):
-        raise Excused(reason)
+    if reason := refusal(OpenedRun(subject.model, subject.tokenizers, subject.config), "ctranslate2"):
+        raise NotApplicable(reason)
     if find_spec("ctranslate2") is None:
-        raise Excused("ctranslate2 is not installed (pip install 'sixfold[export]')")
+        raise NotApplicable("ctranslate2 is not installed (pip install 'sixfold[export]')")
     place = subject.scratch / "exported"
     found = export(subject.directory, "ctranslate2", place, lines=len(texts), texts=texts).agreement
     assert found is not None, "there are texts to compare"

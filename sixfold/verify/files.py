@@ -17,7 +17,7 @@ from sixfold.training import checkpoint
 from sixfold.training.average import make_average
 from sixfold.training.processes import Processes
 from sixfold.verify.equality import Measured, equality
-from sixfold.verify.subject import Excused, Subject, misfits
+from sixfold.verify.subject import NotApplicable, VerifiedRun, misfits
 
 
 @equality(
@@ -27,7 +27,7 @@ from sixfold.verify.subject import Excused, Subject, misfits
     right="saved and loaded again",
     tolerance=0.0,
 )
-def weights(subject: Subject) -> Measured:
+def weights(subject: VerifiedRun) -> Measured:
     """Bit for bit; and the same as in the checkpoint of the best step, where that is kept."""
     model = store.load(subject.directory)
     loaded = model.state_dict()
@@ -44,14 +44,14 @@ def weights(subject: Subject) -> Measured:
     return Measured(max(again, difference), note, right=right)
 
 
-def _best_checkpoint(subject: Subject) -> checkpoint.Checkpoint | None:
+def _best_checkpoint(subject: VerifiedRun) -> checkpoint.Checkpoint | None:
     """The checkpoint that the run's model was made of, if it is there and whole."""
     try:
         last = subject.checkpoint
         progress = last.state["progress"]
         step = last.step if progress["best"] is None else progress["best_step"]
         return checkpoint.read(subject.run.training / f"step-{step}")
-    except (Excused, checkpoint.DamagedError):
+    except (NotApplicable, checkpoint.DamagedError):
         return None
 
 
@@ -62,11 +62,11 @@ def _best_checkpoint(subject: Subject) -> checkpoint.Checkpoint | None:
     right="their hashes when they were written",
     tolerance=0.0,
 )
-def checkpoints(subject: Subject) -> Measured:
+def checkpoints(subject: VerifiedRun) -> Measured:
     """All of them; the first that is damaged is named."""
     places = checkpoint.places(subject.run.training)
     if not places:
-        raise Excused("no checkpoints are kept")
+        raise NotApplicable("no checkpoints are kept")
     for place in places:
         checkpoint.read(place)
     number = f"{len(places)} checkpoint{'s' if len(places) > 1 else ''}"
@@ -80,7 +80,7 @@ def checkpoints(subject: Subject) -> Measured:
     right="those the text was prepared and the model trained with",
     tolerance=0.0,
 )
-def tokenizers(subject: Subject) -> Measured:
+def tokenizers(subject: VerifiedRun) -> Measured:
     found = Tokenizers.load(subject.directory)
     if misfit := misfits(found, store.skeleton(subject.directory)):
         raise ValueError(misfit)
@@ -104,13 +104,13 @@ def tokenizers(subject: Subject) -> Measured:
     right="what was noted of them when they were written",
     tolerance=0.0,
 )
-def text(subject: Subject) -> Measured:
+def text(subject: VerifiedRun) -> Measured:
     if not (subject.run.data / INDEX).is_file():
-        raise Excused("no prepared text is kept")
+        raise NotApplicable("no prepared text is kept")
     try:
         open_prepared(subject.run.data, subject.tokenizers)
     except OtherTokenizersError as error:
-        raise Excused(str(error)) from None
+        raise NotApplicable(str(error)) from None
     return Measured(0.0)
 
 
@@ -118,7 +118,7 @@ def _fingerprints(found: Tokenizers) -> list[str]:
     return [tokenizer.fingerprint for tokenizer in found]
 
 
-def _recorded(subject: Subject) -> Iterator[tuple[Path, list[str]]]:
+def _recorded(subject: VerifiedRun) -> Iterator[tuple[Path, list[str]]]:
     """Where a run says which tokenizers it had, and what it says."""
     for state in checkpoint.states(subject.run.training):
         if "data" in state:

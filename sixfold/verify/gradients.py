@@ -25,7 +25,7 @@ from sixfold.disk.atomic import save_tensors
 from sixfold.runs import model_files as store
 from sixfold.runs.run import Run
 from sixfold.spec.registry import import_file
-from sixfold.text.arrays import Examples, Group, Ragged
+from sixfold.text.arrays import Examples, Ragged, RowRange
 from sixfold.text.corpus import Prepared, open_prepared
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.training import checkpoint
@@ -105,7 +105,7 @@ def _few(prepared: Prepared) -> Prepared:
         return Ragged(side.ids, side.offsets[: rows + 1])
 
     source = None if prepared.train.source is None else cut(prepared.train.source)
-    return replace(prepared, train=Examples(source, cut(prepared.train.target), (Group(rows, 1.0),)))
+    return replace(prepared, train=Examples(source, cut(prepared.train.target), (RowRange(rows, 1.0),)))
 
 
 def merged(batches: Sequence[Batch]) -> Batch:

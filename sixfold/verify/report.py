@@ -14,7 +14,7 @@ from sixfold.verify import files as stored
 from sixfold.verify import scores as scored
 from sixfold.verify import training as trained
 from sixfold.verify.equality import Equality, Finding
-from sixfold.verify.subject import Subject
+from sixfold.verify.subject import VerifiedRun
 
 EQUALITIES: tuple[Equality, ...] = (
     stored.weights,
@@ -53,6 +53,6 @@ def verify(
     for file in imports:
         import_file(Path(file))
     with tempfile.TemporaryDirectory(prefix="sixfold-verify-") as folder:
-        subject = Subject(run, Path(folder), device, [Path(file).resolve() for file in imports])
+        subject = VerifiedRun(run, Path(folder), device, [Path(file).resolve() for file in imports])
         for each in chosen:
             yield each.look(subject)

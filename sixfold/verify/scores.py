@@ -13,7 +13,7 @@ from sixfold.training.processes import Processes
 from sixfold.training.signals import Signals
 from sixfold.training.validation import Validation, choose_metric
 from sixfold.verify.equality import Measured, equality
-from sixfold.verify.subject import Excused, Subject
+from sixfold.verify.subject import NotApplicable, VerifiedRun
 
 LOSS = 1e-5  # of a loss per token
 
@@ -25,7 +25,7 @@ LOSS = 1e-5  # of a loss per token
     right="the loss of the model now",
     tolerance=LOSS,
 )
-def loss(subject: Subject) -> Measured:
+def loss(subject: VerifiedRun) -> Measured:
     best = _best(subject)
     then, now = float(best["loss"]), _loss(subject)
     return Measured(abs(then - now), left=f"{then:.6f} in the log, {_at(best)}", right=f"{now:.6f} now")
@@ -38,12 +38,12 @@ def loss(subject: Subject) -> Measured:
     right="what `sixfold score RUN --part valid` finds",
     tolerance=0.0,
 )
-def score(subject: Subject) -> Measured:
+def score(subject: VerifiedRun) -> Measured:
     """Where the log was written elsewhere, a tie may fall the other way: the share of one text is allowed."""
     best, name = _best(subject), choose_metric(subject.config)
     model = subject.model
     if name not in METRICS or not isinstance(model, EncoderDecoder):
-        raise Excused(f"it was validated by its {name}")
+        raise NotApplicable(f"it was validated by its {name}")
     _ = subject.prepared  # whose references are those of the validation
     found = own_references(subject.run, subject.config, subject.tokenizers, "valid")
     translator = Translator(model, subject.tokenizers, subject.config.decoding)
@@ -56,11 +56,11 @@ def score(subject: Subject) -> Measured:
     return Measured(apart, note, left, right, tolerance=share)
 
 
-def _best(subject: Subject) -> dict[str, Any]:
+def _best(subject: VerifiedRun) -> dict[str, Any]:
     """What the log says of the run's own model."""
     records = [record for record in subject.run.records() if record["kind"] == "valid" and record.get("best")]
     if not records:
-        raise Excused("the log knows of no validation")
+        raise NotApplicable("the log knows of no validation")
     return records[-1]
 
 
@@ -68,7 +68,7 @@ def _at(record: dict[str, Any]) -> str:
     return f"step {record['step']:,}"
 
 
-def _loss(subject: Subject) -> float:
+def _loss(subject: VerifiedRun) -> float:
     """Of a language model by way of `score`, where its files are there; of others as in training."""
     config, tokenizers = subject.config, subject.tokenizers
     if subject.model.kind == "decoder_only":
@@ -77,7 +77,7 @@ def _loss(subject: Subject) -> float:
     by_loss = config.model_copy(update={"training": config.training.model_copy(update={"metric": "loss"})})
     validation = Validation(by_loss, subject.prepared, Processes(device=subject.device))
     if not validation.possible:
-        raise Excused("the prepared text has no part to validate on")
+        raise NotApplicable("the prepared text has no part to validate on")
     scores = validation.score(subject.model, Signals())
     assert scores is not None
     return scores["loss"]

@@ -17,7 +17,7 @@ from sixfold.models.model import Model
 from sixfold.runs import model_files as store
 from sixfold.runs.run import Run
 from sixfold.text.corpus import Prepared, open_prepared, references
-from sixfold.text.sources import Part, text_sources
+from sixfold.text.sources import Split, text_sources
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.training import checkpoint
 
@@ -25,11 +25,11 @@ _LARGE = 20_000_000  # parameters from which on fewer and shorter samples must d
 _POOL = 2000  # texts of which the samples are drawn
 
 
-class Excused(Exception):  # noqa: N818  (it is no error that something does not apply)
+class NotApplicable(Exception):  # noqa: N818  (it is no error that something does not apply)
     """Why an equality does not apply to a run."""
 
 
-class Sample(NamedTuple):
+class SampleText(NamedTuple):
     """A text of the run's own, cut to a length that is soon computed."""
 
     source: list[int]  # without EOS; what a model with one stack does not have is empty
@@ -37,7 +37,7 @@ class Sample(NamedTuple):
     text: str  # what it would be asked with: the source, or the first half of the target
 
 
-class Subject:
+class VerifiedRun:
     """A run, opened bit by bit. What can't be opened excuses those who need it; who is to blame says so itself."""
 
     def __init__(self, directory: str | Path, scratch: Path, device: str = "auto", imports: Sequence[str | Path] = ()):
@@ -56,7 +56,7 @@ class Subject:
         try:
             return store.load(self.directory, device=self.device)
         except ValueError:
-            raise Excused("the model can't be read") from None
+            raise NotApplicable("the model can't be read") from None
 
     @cached_property
     def tokenizers(self) -> Tokenizers:
@@ -64,9 +64,9 @@ class Subject:
         try:
             found = Tokenizers.load(self.directory)
         except ValueError:
-            raise Excused("the tokenizers can't be read") from None
+            raise NotApplicable("the tokenizers can't be read") from None
         if misfit := misfits(found, self.model):
-            raise Excused(misfit)
+            raise NotApplicable(misfit)
         return found
 
     @cached_property
@@ -75,20 +75,20 @@ class Subject:
         try:
             return open_prepared(self.run.data, self.tokenizers)
         except ValueError as error:
-            raise Excused(f"it needs the run's text: {error}") from None
+            raise NotApplicable(f"it needs the run's text: {error}") from None
 
     @cached_property
     def checkpoint(self) -> checkpoint.Checkpoint:
         """The last that is whole."""
         if not self.run.exists():
-            raise Excused("this is a model, and not a run that can go on")
+            raise NotApplicable("this is a model, and not a run that can go on")
         for found in checkpoint.latest(self.run.training):
             if isinstance(found, checkpoint.Checkpoint):
                 return found
-        raise Excused(f"there is no checkpoint to go on from in {self.run.training}")
+        raise NotApplicable(f"there is no checkpoint to go on from in {self.run.training}")
 
     @cached_property
-    def samples(self) -> list[Sample]:
+    def samples(self) -> list[SampleText]:
         """Some texts of the run's own: validation, else test, else training text."""
         pairs = list(islice(self._texts(), _POOL))
         number = 8 if self.large else 24
@@ -96,7 +96,7 @@ class Subject:
         found = [self._sample(source, target) for source, target in chosen]
         found = [sample for sample in found if sample.text.strip() and sample.target]
         if not found:
-            raise Excused("it needs text of the run's own, and neither the prepared text nor the files are there")
+            raise NotApplicable("it needs text of the run's own, and neither the prepared text nor the files are there")
         return found
 
     @cached_property
@@ -109,18 +109,18 @@ class Subject:
         wanted = 24 if self.large else 48
         return max(1, min([wanted, *(limit - 1 for limit in self.model.limits.values())]))
 
-    def _sample(self, source: str, target: str) -> Sample:
+    def _sample(self, source: str, target: str) -> SampleText:
         ids = self.tokenizers.target.encode(target)[: self.length]
         if self.model.kind != "encoder_decoder":
-            return Sample([], ids, self.tokenizers.target.decode(ids[: (len(ids) + 1) // 2]))
+            return SampleText([], ids, self.tokenizers.target.decode(ids[: (len(ids) + 1) // 2]))
         read = self.tokenizers.source.encode(source)[: self.length]
-        return Sample(read, ids, self.tokenizers.source.decode(read))
+        return SampleText(read, ids, self.tokenizers.source.decode(read))
 
     def _texts(self) -> Iterator[tuple[str, str]]:
         """Pairs; a language model has no source."""
         try:
             prepared = self.prepared
-        except Excused:
+        except NotApplicable:
             yield from chain.from_iterable(self._from_files(part) for part in ("valid", "test"))
             return
         if prepared.references:
@@ -131,7 +131,7 @@ class Subject:
             source = "" if examples.source is None else self.tokenizers.source.decode(examples.source[row])
             yield source, self.tokenizers.target.decode(examples.target[row])
 
-    def _from_files(self, part: Part) -> Iterator[tuple[str, str]]:
+    def _from_files(self, part: Split) -> Iterator[tuple[str, str]]:
         """The same, from the files that the configuration names, if they are there."""
         data = self.config.data
         try:

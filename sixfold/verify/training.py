@@ -27,7 +27,7 @@ from sixfold.training.trainer import Trainer
 from sixfold.verify import gradients as step
 from sixfold.verify.equality import Measured, equality
 from sixfold.verify.files import furthest
-from sixfold.verify.subject import Excused, Subject
+from sixfold.verify.subject import NotApplicable, VerifiedRun
 
 _RELATIVE = 1e-6  # to the largest number of the gradient
 _STEPS = 2  # before the interruption, and as many after it
@@ -41,7 +41,7 @@ _PATIENCE = 300  # seconds for two processes to start, and to compute one step
     right=f"of {step.PIECES} micro-batches",
     tolerance=_RELATIVE,
 )
-def micro_batches(subject: Subject) -> Measured:
+def micro_batches(subject: VerifiedRun) -> Measured:
     _need_training_text(subject)
     one = _of_one_batch(subject)
     many = step.gradients(subject.run, _folder(subject, "micro-batches"), pieces=step.PIECES)
@@ -55,7 +55,7 @@ def micro_batches(subject: Subject) -> Measured:
     right="of two, which share the batch",
     tolerance=_RELATIVE,
 )
-def processes(subject: Subject) -> Measured:
+def processes(subject: VerifiedRun) -> Measured:
     """Two processes of this machine, which speak through its loopback alone."""
     _need_training_text(subject)
     one, folder = _of_one_batch(subject), _folder(subject, "processes")
@@ -71,14 +71,14 @@ def processes(subject: Subject) -> Measured:
     right=f"{_STEPS} steps, saved, resumed, {_STEPS} more",
     tolerance=0.0,
 )
-def resume(subject: Subject) -> Measured:
+def resume(subject: VerifiedRun) -> Measured:
     """Bit for bit: weights, optimiser, averages, random numbers, the place in the data, the log."""
     training = subject.config.training
     saved = subject.checkpoint
     if not training.deterministic:
-        raise Excused("training.deterministic is false: no step is twice the same")
+        raise NotApplicable("training.deterministic is false: no step is twice the same")
     if training.steps is None:
-        raise Excused("the run's configuration does not say how many steps it takes")
+        raise NotApplicable("the run's configuration does not say how many steps it takes")
     _need_training_text(subject)
     with _deterministic():
         alone, broken = (_twin(subject, name) for name in ("alone", "broken"))
@@ -94,12 +94,12 @@ def resume(subject: Subject) -> Measured:
 # A batch, dealt in several ways ----------------------------------------------------------------------------------
 
 
-def _need_training_text(subject: Subject) -> None:
+def _need_training_text(subject: VerifiedRun) -> None:
     """Raise Excused if it is not there."""
     _ = subject.prepared
 
 
-def _of_one_batch(subject: Subject) -> dict[str, Tensor]:
+def _of_one_batch(subject: VerifiedRun) -> dict[str, Tensor]:
     """The gradient that the others are compared with, computed once."""
     if subject.one_batch is None:
         subject.one_batch = step.gradients(subject.run, _folder(subject, "one-batch"), merge=True)
@@ -113,19 +113,19 @@ def _relative(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
     return max(gradient, loss)
 
 
-def _exception(subject: Subject) -> str:
+def _exception(subject: VerifiedRun) -> str:
     """What was left out, to be said where there is such a thing."""
     parts = subject.batch_dependent()
     return f"but for what depends on the batch by design (capacity, balance, jitter): {parts}" if parts else ""
 
 
-def _folder(subject: Subject, name: str) -> Path:
+def _folder(subject: VerifiedRun, name: str) -> Path:
     folder = subject.scratch / name
     folder.mkdir()
     return folder
 
 
-def _run_two(subject: Subject, folder: Path) -> None:
+def _run_two(subject: VerifiedRun, folder: Path) -> None:
     """Start two processes as torchrun would, and wait for them; raise a ValueError if they fail."""
     arguments = [str(subject.directory.resolve()), str(folder), *subject.imports]
     command = [sys.executable, "-m", step.__name__, *arguments]
@@ -183,7 +183,7 @@ def _deterministic() -> Iterator[None]:
         torch.use_deterministic_algorithms(before)
 
 
-def _twin(subject: Subject, name: str) -> Run:
+def _twin(subject: VerifiedRun, name: str) -> Run:
     """A run that begins where this one is. Its checkpoints are links to this one's files, which nobody writes to."""
     twin = Run(_folder(subject, name))
     for place in checkpoint.places(subject.run.training):
@@ -195,7 +195,7 @@ def _twin(subject: Subject, name: str) -> Run:
     return twin
 
 
-def _train(subject: Subject, twin: Run, steps: int) -> None:
+def _train(subject: VerifiedRun, twin: Run, steps: int) -> None:
     """Resume the twin from its last checkpoint, go on for so many steps, and save."""
     saved = next(found for found in checkpoint.latest(twin.training) if isinstance(found, checkpoint.Checkpoint))
     trainer = Trainer(twin, _config(subject), subject.prepared, Processes(device=subject.device), Quiet())
@@ -209,7 +209,7 @@ def _train(subject: Subject, twin: Run, steps: int) -> None:
         trainer.save()
 
 
-def _config(subject: Subject) -> Config:
+def _config(subject: VerifiedRun) -> Config:
     """The run's own, with room for some steps more, each of which is logged."""
     training = subject.config.training
     assert training.steps is not None

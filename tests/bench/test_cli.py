@@ -90,7 +90,7 @@ def test_a_file_stays_as_it_was_if_something_fails(sixfold, tmp_path, monkeypatc
     def fail(*_):
         raise ValueError("it broke")
 
-    monkeypatch.setattr(subject.Subject, "held_out", fail)
+    monkeypatch.setattr(subject.BenchSubject, "held_out", fail)
     code, _, err = sixfold("bench", "transformer-base", *SETTINGS, *QUICK, "--only", "decoding", "--json", "x.json")
     assert (code, err.strip()) == (2, "sixfold: it broke")
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]

@@ -7,8 +7,8 @@ from sixfold.bench import decoding
 from sixfold.bench import decoding_contenders as writers
 from sixfold.bench import peer_models as peers
 from sixfold.bench.decoding import measure, notes, tables
-from sixfold.bench.decoding_contenders import ALONE, BATCH, Cast, Search
-from sixfold.bench.options import Wishes
+from sixfold.bench.decoding_contenders import ALONE, BATCH, Contenders, Search
+from sixfold.bench.options import BenchOptions
 from sixfold.bench.subject import opened, thinned
 from sixfold.config.schema import Decoding
 from sixfold.core.ids import EOS
@@ -26,7 +26,7 @@ def quietly(_):
 
 def everybody(subject, search, folder, precisions=("float32",)):
     """What each writes, by name; and who is left out."""
-    with Cast(subject, precisions, 1, folder) as cast:
+    with Contenders(subject, precisions, 1, folder) as cast:
         found = cast.writers(search, ["ctranslate2", "transformers", "x-transformers"])
         return {each.name: each.write(LINES, each.choices[-1]) for each in found}, cast.left_out
 
@@ -75,13 +75,16 @@ def test_transformers_writes_what_we_write(tmp_path, beam):
             for parameter in subject.model.decoder.parameters():  # or it would say one word for ever
                 parameter *= 3
         lines, _ = subject.held_out(8)
-        with Cast(subject, ["float32"], 1, tmp_path) as cast:
+        with Contenders(subject, ["float32"], 1, tmp_path) as cast:
             mine, theirs = cast.writers(Search(beam, BATCH, 20), ["transformers"])
             assert_same(mine.write(lines, 0), theirs.write(lines, 64), 20)
 
 
 def test_workers_write_the_same_and_share_the_lines(tmp_path):
-    with opened(str(translating(tmp_path / "run")), {}) as subject, Cast(subject, ["float32"], 2, tmp_path) as cast:
+    with (
+        opened(str(translating(tmp_path / "run")), {}) as subject,
+        Contenders(subject, ["float32"], 2, tmp_path) as cast,
+    ):
         alone, shared = cast.writers(Search(1, BATCH, 9), [])
         assert shared.name == "sixfold float32, 2 workers"
         assert shared.write(LINES, 512) == shared.write(LINES, 512) == alone.write(LINES, 99)
@@ -108,7 +111,7 @@ def test_what_ctranslate2_can_not_express_is_named(tmp_path):
 
 
 def test_the_step_and_its_reason():
-    wishes = Wishes(precisions=["float32"])
+    wishes = BenchOptions(precisions=["float32"])
     with recipe() as subject:
         assert decoding.steps(subject, wishes)["float32"]["step"] == "FusedStep"
     with recipe(("universal",)) as subject:
@@ -118,7 +121,7 @@ def test_the_step_and_its_reason():
 
 
 def test_the_section_says_all_of_it():
-    wishes = Wishes(beams=[1, 2], sentences=5, rounds=2, peers=["ctranslate2"])
+    wishes = BenchOptions(beams=[1, 2], sentences=5, rounds=2, peers=["ctranslate2"])
     with recipe() as subject:
         found = measure(subject, wishes, 0.1, quietly)
     assert [(case["search"], case["way"]) for case in found["cases"]] == [
@@ -140,7 +143,7 @@ def test_the_section_says_all_of_it():
 
 
 def test_tokens_of_a_case_are_those_that_were_written():
-    wishes = Wishes(beams=[1], ways=["batch"], precisions=["float32"], sentences=8, rounds=1)
+    wishes = BenchOptions(beams=[1], ways=["batch"], precisions=["float32"], sentences=8, rounds=1)
     with recipe() as subject:
         found = measure(subject, wishes, 0.1, quietly)
         lines, _ = subject.held_out(8)

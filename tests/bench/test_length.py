@@ -8,7 +8,7 @@ import pytest
 from sixfold.bench import growth as length
 from sixfold.bench import memory
 from sixfold.bench.growth import exponent, measure, notes, tables
-from sixfold.bench.options import Wishes
+from sixfold.bench.options import BenchOptions
 from tests.bench.subjects import recipe
 
 
@@ -52,7 +52,7 @@ def test_what_would_not_fit_is_left_out(monkeypatch):
 def test_the_section_says_all_of_it(monkeypatch):
     monkeypatch.setattr(length, "LENGTHS", (8, 16))
     with recipe() as subject:
-        found = measure(subject, Wishes(rounds=2, peers=["ctranslate2"]), 60.0, quietly)
+        found = measure(subject, BenchOptions(rounds=2, peers=["ctranslate2"]), 60.0, quietly)
     keys = [(cell["who"], cell["way"], cell["length"]) for cell in found["cells"]]
     assert sorted(keys) == [("sixfold", way, n) for way in length.WAYS for n in (8, 16)]
     assert [cell["growth"] is None for cell in found["cells"]] == [n == 8 for _, _, n in keys]

@@ -5,7 +5,7 @@ import torch
 
 from sixfold import PAD, Batch
 from sixfold.bench import peer_models as peers
-from sixfold.bench.options import Wishes
+from sixfold.bench.options import BenchOptions
 from sixfold.bench.race import OURS, Ratio
 from sixfold.bench.training import PEAK, first_steps, flops, measure, notes, product, share, tables
 from sixfold.bench.training_contenders import ours, peer, tokens
@@ -97,7 +97,7 @@ def test_who_is_not_installed_is_named(monkeypatch):
         raise ImportError(name)
 
     monkeypatch.setattr(peers, "_library", missing)
-    wishes = Wishes(peers=["ctranslate2", "transformers", "x-transformers"], rounds=1, steps=2)
+    wishes = BenchOptions(peers=["ctranslate2", "transformers", "x-transformers"], rounds=1, steps=2)
     with recipe() as subject:
         found = measure(subject, wishes, 1.0, quietly)
     assert list(found["contenders"]) == [OURS]
@@ -107,7 +107,7 @@ def test_who_is_not_installed_is_named(monkeypatch):
 
 def test_the_section_says_all_of_it():
     with recipe() as subject:
-        found = measure(subject, Wishes(rounds=2, steps=3), 60.0, quietly)
+        found = measure(subject, BenchOptions(rounds=2, steps=3), 60.0, quietly)
         expected = tokens(first_steps(subject, found["steps"]))
     mine = found["contenders"][OURS]
     assert found["target_tokens"] == expected

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from sixfold import BOS, EOS
-from sixfold.decoding.engine import Impossible, Job, Words
+from sixfold.decoding.engine import Candidates, Impossible, Job
 from sixfold.decoding.search.beam import Beam
 from sixfold.decoding.search.greedy import Greedy
-from sixfold.decoding.search.length_penalty import Length
+from sixfold.decoding.search.length_penalty import LengthPenalty
 from tests.decoding.chains import Chain, find
 
 A, B, C = 3, 4, 5
@@ -50,7 +50,7 @@ def test_n_best_on_paper():
 
 
 def test_the_average_favours_longer_texts():
-    (found,) = beam(Beam(4, n_best=3, length=Length("average")), 5)
+    (found,) = beam(Beam(4, n_best=3, length=LengthPenalty("average")), 5)
     assert said(found) == [(B,), (A, B), (A,)]  # A B is before A now
     assert [each.score for each in found] == pytest.approx(
         [math.log(0.36) / 2, math.log(0.162) / 3, math.log(0.24) / 2]
@@ -58,10 +58,10 @@ def test_the_average_favours_longer_texts():
 
 
 def test_the_formula_of_2017():
-    assert Length(0.6).divisor(7) == pytest.approx(2**0.6)
-    assert Length(0.0).divisor(7) == Length("none").divisor(7) == 1
-    assert Length("average").divisor(7) == 7
-    (found,) = beam(Beam(4, n_best=2, length=Length(0.6)), 5)
+    assert LengthPenalty(0.6).divisor(7) == pytest.approx(2**0.6)
+    assert LengthPenalty(0.0).divisor(7) == LengthPenalty("none").divisor(7) == 1
+    assert LengthPenalty("average").divisor(7) == 7
+    (found,) = beam(Beam(4, n_best=2, length=LengthPenalty(0.6)), 5)
     assert found[0].score == pytest.approx(math.log(0.36) / (7 / 6) ** 0.6)
 
 
@@ -85,7 +85,7 @@ def random_table(words, seed):
 @pytest.mark.parametrize("penalty", ["none", "average", 0.6, 2.0, -1.0])
 @pytest.mark.parametrize("seed", range(4))
 def test_as_wide_as_the_whole_tree_it_is_exhaustive(penalty, seed):
-    table, length, limit = random_table(6, seed), Length(penalty), 3
+    table, length, limit = random_table(6, seed), LengthPenalty(penalty), 3
     truth = sorted(everything(table, limit, length), key=lambda item: -item[1])
     (found,) = beam(Beam(4 * 3**limit, n_best=12, length=length), limit, chain=table)
     assert said(found) == [tokens for tokens, _ in truth[:12]]
@@ -103,14 +103,14 @@ def test_one_hypothesis_without_a_length_penalty_is_greedy(seed):
 def test_stopping_early_loses_nothing(seed):
     """It stops as soon as nothing can win: what is found is what would have been found in the end."""
 
-    class Never(Length):
+    class Never(LengthPenalty):
         def best(self, log_p, shortest, longest):
             return math.inf
 
     table = random_table(7, seed)
     for penalty in ("none", "average", 1.0):
         early, late = Chain(table), Chain(table)
-        (found,) = find(early, Beam(3, n_best=2, length=Length(penalty)), 12)
+        (found,) = find(early, Beam(3, n_best=2, length=LengthPenalty(penalty)), 12)
         (patient,) = find(late, Beam(3, n_best=2, length=Never(penalty)), 12)
         assert found == patient
         assert len(late.asked) == 13
@@ -123,7 +123,7 @@ def test_stopping_early_loses_nothing(seed):
 def test_the_longest_length_allowed_says_who_may_still_win():
     """p(A A A …) falls by .3 at each step, but the average of a long one is worth waiting for, if it may be so long."""
     step = Chain([[1, 0, 0, 0], [0, 0, 0.1, 0.9], [1, 0, 0, 0], [0, 0, 0.1, 0.9]])
-    ((best,),) = find(step, Beam(2, length=Length("average")), 3)
+    ((best,),) = find(step, Beam(2, length=LengthPenalty("average")), 3)
     assert best.tokens == (A, A, A)  # (log .9³ + log .1) / 4
     assert len(step.asked) == 4
 
@@ -144,12 +144,12 @@ def test_at_the_limit_all_end():
     assert said(found) == [(B,), (A,)]
     assert [each.ended for each in found] == [True, True]
     endless = [[1, 0, 0, 0], [0, 0, 0.1, 0.9], [1, 0, 0, 0], [0, 0, 0.1, 0.9]]
-    ((only,),) = beam(Beam(2, length=Length("average")), 2, chain=endless)
+    ((only,),) = beam(Beam(2, length=LengthPenalty("average")), 2, chain=endless)
     assert (only.tokens, only.ended) == ((A, A), False)
 
 
 def test_company_makes_no_difference():
-    table, method = random_table(9, 3), Beam(3, n_best=3, length=Length(0.6))
+    table, method = random_table(9, 3), Beam(3, n_best=3, length=LengthPenalty(0.6))
     limits = [3, 0, 9, 5, 7, 2, 12, 1, 4]
     alone = [beam(method, limit, chain=table)[0] for limit in limits]
     for tokens in (1, 12, 30, 1000):
@@ -187,4 +187,4 @@ def test_what_is_no_number_is_no_word(method):
     """EOS is among the first ids, with which a list of equals begins."""
     sentence, scores = method.begin(Job(limit=3)), torch.full((1, method.size, 200), torch.nan)
     with pytest.raises(Impossible):
-        method.choose([sentence], Words(scores, scores[..., 0], scores, scores[..., 0]))
+        method.choose([sentence], Candidates(scores, scores[..., 0], scores, scores[..., 0]))

@@ -9,17 +9,17 @@ import torch
 from sixfold import BOS, EOS
 from sixfold.decoding.cpu.kv_store import Shelf
 from sixfold.decoding.cpu.step import FusedStep, make_step
-from sixfold.decoding.engine import Job, Running, _Waiting, search
+from sixfold.decoding.engine import Job, RunningBatch, _Queue, search
 from sixfold.decoding.search.beam import Beam
 from sixfold.decoding.search.greedy import Greedy
-from sixfold.decoding.search.length_penalty import Length
+from sixfold.decoding.search.length_penalty import LengthPenalty
 from sixfold.decoding.search.sample import Sample
 from sixfold.decoding.step import ModelStep, Step
 from tests.decoding.chains import Anew
 from tests.small import MODIFICATIONS, POSITIONS, applies, moved_model, seeded
 
 WORDS = 12
-METHODS = [Greedy(), Beam(3, n_best=2, length=Length(0.6)), Sample(2)]
+METHODS = [Greedy(), Beam(3, n_best=2, length=LengthPenalty(0.6)), Sample(2)]
 # A fresh model whose input and output share a table says one word for ever; with other words for its
 # scores, the same in all routes, it wanders about and meets EOS.
 OTHER = torch.randperm(WORDS, generator=seeded(5))
@@ -133,7 +133,7 @@ def test_one_long_text_does_not_make_room_for_all(method, long_first, step):
     budget, model = 2048, made("encoder_decoder", (), torch.float32)
     lengths = [300, 300, *[3] * 400] if long_first else [*[3] * 400, 300, 300]
     jobs = [Job(source=[5] * (length - 1) + [EOS], limit=min(length, 40)) for length in lengths]
-    running, waiting = Running(step(model), method, (0, 1)), _Waiting(jobs, budget // method.width)
+    running, waiting = RunningBatch(step(model), method, (0, 1)), _Queue(jobs, budget // method.width)
     while True:
         running.admit(waiting.take(running.jobs))
         running.close_ranks()

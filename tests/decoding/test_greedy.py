@@ -7,7 +7,7 @@ import pytest
 from sixfold import BOS, PAD
 from sixfold.decoding.engine import Job
 from sixfold.decoding.search.greedy import Greedy
-from sixfold.decoding.search.length_penalty import Length
+from sixfold.decoding.search.length_penalty import LengthPenalty
 from tests.decoding.chains import Chain, find
 
 A, B, C = 3, 4, 5
@@ -73,9 +73,9 @@ def test_prompts_are_read_and_not_part_of_what_is_written():
 
 
 def test_the_score_is_under_the_length_formula():
-    ((found,),) = find(Chain(CHAIN), Greedy(Length("average")), 10)
+    ((found,),) = find(Chain(CHAIN), Greedy(LengthPenalty("average")), 10)
     assert found.score == pytest.approx(math.log(0.16 * 0.60 * 0.50 * 0.70) / 4)
-    ((found,),) = find(Chain(CHAIN), Greedy(Length(0.6)), 10)
+    ((found,),) = find(Chain(CHAIN), Greedy(LengthPenalty(0.6)), 10)
     assert found.score == pytest.approx(math.log(0.16 * 0.60 * 0.50 * 0.70) / 1.5**0.6)
 
 

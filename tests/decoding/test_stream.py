@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from sixfold.decoding.engine import Hypothesis, Job
-from sixfold.decoding.ordered import Stream, Tag
+from sixfold.decoding.ordered import OrderedStream, Tag
 from sixfold.decoding.records import Translation
 
 
@@ -39,18 +39,18 @@ LINES = ["ccc", "", "a", "dddd", "bb", "", "eeeee", "a", "bb", "ccc", ""]
 
 @pytest.mark.parametrize("window", [1, 2, 3, 5, 100])
 def test_in_order_whatever_the_window(window):
-    assert [found.text for found in Stream(Echo(), LINES, window)] == LINES
+    assert [found.text for found in OrderedStream(Echo(), LINES, window)] == LINES
 
 
 def test_lengths_fall_in_one_window_and_rise_in_the_next():
     task = Echo()
-    list(Stream(task, LINES, 6))
+    list(OrderedStream(task, LINES, 6))
     assert task.begun == ["dddd", "ccc", "bb", "a", "a", "bb", "ccc", "eeeee"]
 
 
 def test_where_somebody_waits_the_shortest_come_first():
     task = Echo()
-    list(Stream(task, LINES, 6, first=3))
+    list(OrderedStream(task, LINES, 6, first=3))
     assert task.begun == ["a", "ccc", "eeeee", "dddd", "bb", "bb", "a", "ccc"]
 
 
@@ -62,14 +62,14 @@ def test_lines_are_read_as_they_are_needed():
             read.append(number)
             yield "a" * (number % 7)
 
-    given = Stream(Echo(), lines(), 5)
+    given = OrderedStream(Echo(), lines(), 5)
     for number, found in enumerate(itertools.islice(given, 500)):
         assert found.text == "a" * (number % 7)
         assert len(read) - number <= 6 * 5
 
 
 def test_empty_lines_without_end_are_answered_too():
-    assert [found.text for found in itertools.islice(Stream(Echo(), itertools.repeat(""), 5), 100)] == [""] * 100
+    assert [found.text for found in itertools.islice(OrderedStream(Echo(), itertools.repeat(""), 5), 100)] == [""] * 100
 
 
 def test_a_line_that_holds_up_the_others_is_waited_for():
@@ -85,7 +85,7 @@ def test_a_line_that_holds_up_the_others_is_waited_for():
 
     read = []
     lines = (read.append(number) or "a" for number in itertools.count())
-    given = iter(Stream(Slow(), lines, 5))
+    given = iter(OrderedStream(Slow(), lines, 5))
     assert next(given).text == "a"
     assert len(read) <= 6 * 5
 
@@ -102,7 +102,7 @@ def test_at_a_pause_all_so_far_is_answered(window):
             if line is None:
                 assert len(answered) == asked
 
-    for found in Stream(Echo(), lines(), window):
+    for found in OrderedStream(Echo(), lines(), window):
         answered.append(found.text)
     assert answered == ["a", "bb", "ccc", ""]
 
@@ -111,7 +111,7 @@ def test_at_a_pause_all_so_far_is_answered(window):
 def test_a_mistake_ends_it_after_what_came_before(window):
     found = []
     with pytest.raises(ValueError, match="line 6: this is wrong"):
-        found.extend(Stream(Echo(), ["ccc", "", "a", "dddd", "bb", "wrong", "eeeee", "wrong"], window))
+        found.extend(OrderedStream(Echo(), ["ccc", "", "a", "dddd", "bb", "wrong", "eeeee", "wrong"], window))
     assert [each.text for each in found] == ["ccc", "", "a", "dddd", "bb"]
 
 
@@ -123,10 +123,10 @@ def test_what_cannot_be_read_ends_it_after_what_came_before(window):
 
     found = []
     with pytest.raises(ValueError, match=r"file.txt, line 12"):
-        found.extend(Stream(Echo(), lines(), window))
+        found.extend(OrderedStream(Echo(), lines(), window))
     assert [each.text for each in found] == LINES
 
 
 def test_numbers_go_on_from_where_they_are_told():
     with pytest.raises(ValueError, match="line 42: this is wrong"):
-        list(Stream(Echo(), ["a", "wrong"], 4, start=41))
+        list(OrderedStream(Echo(), ["a", "wrong"], 4, start=41))

@@ -14,9 +14,9 @@ from sixfold.decoding.engine import Job, search
 from sixfold.decoding.records import Line, Translation, from_json, to_json
 from sixfold.decoding.rules.rule import Rule
 from sixfold.decoding.search.greedy import Greedy
-from sixfold.decoding.search.length_penalty import Length
+from sixfold.decoding.search.length_penalty import LengthPenalty
 from sixfold.decoding.session import Stopped
-from sixfold.decoding.translator import Translating, Translator, Wishes
+from sixfold.decoding.translator import Extras, TranslationSession, Translator
 from sixfold.models.model import evaluating
 from sixfold.text.tokenizer import MASK, UNK, Tokenizers
 from sixfold.text.vocabulary import train_tokenizer
@@ -75,7 +75,7 @@ def test_a_translation_is_what_greedy_search_finds():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_score_is_that_of_reading_what_was_written(method):
-    translator, length = small_translator(), Length(0.6 if method == "beam" else "none")
+    translator, length = small_translator(), LengthPenalty(0.6 if method == "beam" else "none")
     model = translator.model
     for source, line in zip(LINES, translator.translate(LINES, **METHODS[method]), strict=True):
         for each in line.n_best if source.strip() else ():
@@ -111,7 +111,7 @@ def test_a_seed_gives_the_same_text_and_another_another():
 
 
 def test_each_line_has_random_numbers_of_its_own():
-    task = Translating(small_translator(), Decoding(), Wishes())
+    task = TranslationSession(small_translator(), Decoding(), Extras())
     lines = [Line("a b"), Line("b a"), Line("a"), Line("a", prefix="A"), Line("a", terms=("B",))]
     seeds = [task.job(number, line, LETTERS.encode(line.text)).seed for number, line in enumerate(lines)]
     assert len(set(seeds)) == len(lines)
@@ -389,8 +389,8 @@ def test_what_cannot_translate():
 
 def test_a_task_is_used_again_until_something_has_changed(monkeypatch):
     """It takes a while to make one; but it must never be that of another model, or of other options."""
-    made, make = [], Translating.__init__
-    monkeypatch.setattr(Translating, "__init__", lambda self, *how: made.append(how) or make(self, *how))
+    made, make = [], TranslationSession.__init__
+    monkeypatch.setattr(TranslationSession, "__init__", lambda self, *how: made.append(how) or make(self, *how))
     translator, lines = small_translator(), ["a b", "c"]
     for precision in ("float32", "int8"):
         made.clear()
@@ -453,6 +453,6 @@ def test_what_is_wrong_with_a_task_is_said_before_a_line_is_read(monkeypatch):
     def wrong(self, *how):
         raise ValueError("int8 is for a CPU")
 
-    monkeypatch.setattr(Translating, "__init__", wrong)
+    monkeypatch.setattr(TranslationSession, "__init__", wrong)
     with pytest.raises(ValueError, match="int8 is for a CPU"):
         small_translator().stream(["a"])

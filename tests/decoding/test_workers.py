@@ -124,7 +124,7 @@ def test_lines_go_where_there_is_time_for_them(translator, here):
 def test_a_portion_is_of_every_length_and_in_the_end_no_more_than_a_share():
     def waiting(number, most):
         jobs = [Job(limit=0, size=size, tag=size) for size in range(number, 0, -1)]
-        made = workers._Waiting(jobs, most)
+        made = workers._Backlog(jobs, most)
         made.look_ahead()
         return made
 
@@ -145,7 +145,7 @@ def test_a_portion_is_of_every_length_and_in_the_end_no_more_than_a_share():
 def test_long_lines_go_by_fewer(monkeypatch):
     monkeypatch.setattr(workers, "_CHARACTERS", 100)
     jobs = [Job(limit=0, size=size, tag=size) for size in (90, 60, 50, 500, 40, 30)]
-    waiting = workers._Waiting([*jobs, *jobs], 8)
+    waiting = workers._Backlog([*jobs, *jobs], 8)
     waiting.look_ahead()
     assert [job.tag for job in waiting.portion(1, 0, 0)] == [90, 60]
     assert [job.tag for job in waiting.portion(1, 0, 0)] == [50, 500]

@@ -5,7 +5,7 @@ import torch
 
 from sixfold import BOS, EOS
 from sixfold.config.schema import Decoding
-from sixfold.decoding.generator import Writer, Writing
+from sixfold.decoding.generator import GenerationSession, Generator
 from sixfold.decoding.records import Line
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.text.vocabulary import train_tokenizer
@@ -22,7 +22,7 @@ def small_writer(tokenizer=LETTERS, wishes=(), context=None, **keys):
     with torch.no_grad():
         noise = torch.randn(len(tokenizer), 16, generator=seeded(2), dtype=torch.float64)
         model._table["output"].weight += noise
-    return Writer(model, Tokenizers(tokenizer, tokenizer), Decoding(**{"max_length": 12, **keys}), context=context)
+    return Generator(model, Tokenizers(tokenizer, tokenizer), Decoding(**{"max_length": 12, **keys}), context=context)
 
 
 WAYS = {"greedy": {}, "sampling": {"sample": True}, "beam": {"beam_size": 3, "n_best": 2}}
@@ -115,7 +115,7 @@ def test_more_than_was_seen_at_once_in_training_is_noted():
 )
 def test_ends_of_lines_are_words_as_in_training(text, as_words):
     writer = small_writer(WORDS)
-    task = Writing(writer, writer.decoding, None)
+    task = GenerationSession(writer, writer.decoding, None)
     (ids,) = task.encode([Line(text)])
     assert ids == WORDS.encode(as_words)
     assert task.text(ids) == text
@@ -123,7 +123,7 @@ def test_ends_of_lines_are_words_as_in_training(text, as_words):
 
 def test_it_samples_unless_it_is_asked_to_search():
     model = small_writer().model
-    writer = Writer(model, Tokenizers(LETTERS, LETTERS))
+    writer = Generator(model, Tokenizers(LETTERS, LETTERS))
     assert writer.decoding.sample
     assert len({writer.generate(["the"], max_length=12, seed=seed)[0].text for seed in range(4)}) > 1
     greedy = {writer.generate(["the"], max_length=12, seed=seed, sample=False)[0].text for seed in range(4)}
@@ -135,8 +135,8 @@ def test_what_cannot_be_written():
     with pytest.raises(ValueError, match="a list of prompts"):
         small_writer().generate("the")
     with pytest.raises(ValueError, match="only models of kind decoder_only go on with a text"):
-        Writer(moved_model(vocab=len(LETTERS)), Tokenizers(LETTERS, LETTERS))
+        Generator(moved_model(vocab=len(LETTERS)), Tokenizers(LETTERS, LETTERS))
     with pytest.raises(ValueError, match=f"the target tokenizer has {len(LETTERS)} ids"):
-        Writer(moved_model("decoder_only"), Tokenizers(LETTERS, LETTERS))
+        Generator(moved_model("decoder_only"), Tokenizers(LETTERS, LETTERS))
     with pytest.raises(ValueError, match="must be 1"):
         small_writer().stream("the", beam_size=2)

@@ -2,7 +2,7 @@
 
 import torch
 
-from sixfold.api.load import Opened
+from sixfold.api.load import OpenedRun
 from sixfold.config.schema import read_config
 from sixfold.runs import model_files as store
 from sixfold.runs.run import Run
@@ -29,7 +29,7 @@ def opened(kind="encoder_decoder", wishes=(), source=SYMBOLS, target=SYMBOLS, **
     with torch.no_grad():
         for p in model._table["output"].parameters():
             p += torch.randn(p.shape, generator=seeded(6))
-    return Opened(model, Tokenizers(source, target), read_config(None, {"model.kind": kind, **SETTINGS}))
+    return OpenedRun(model, Tokenizers(source, target), read_config(None, {"model.kind": kind, **SETTINGS}))
 
 
 def directory(folder, kind="encoder_decoder", wishes=(), **sizes):

@@ -12,7 +12,7 @@ from sixfold import BOS, EOS
 from sixfold.config.schema import Decoding
 from sixfold.decoding.records import Translation
 from sixfold.decoding.translator import Translator
-from sixfold.disk.atomic import ASIDE, new_directory, save_tensors
+from sixfold.disk.atomic import new_directory, save_tensors
 from sixfold.foreign import directory as writing
 from sixfold.foreign import safetensors as to_safetensors
 from sixfold.foreign.agreement import Agreement, _gap, compare, sample
@@ -104,16 +104,16 @@ def test_a_link_stays_and_what_it_leads_to_is_replaced(run, tmp_path):
 
 def test_what_a_killed_export_left_goes_with_the_next_of_that_name(run, tmp_path):
     for name in ("out.abc", "other.abc"):
-        (tmp_path / f"{ASIDE}{name}" / "sub").mkdir(parents=True)
+        (tmp_path / f"{STAGED}{name}" / "sub").mkdir(parents=True)
     with new_directory(tmp_path / "out") as held:  # somebody is at work on it
         export(run, "safetensors", tmp_path / "out")
-        assert files(tmp_path) == {"out", f"{ASIDE}other.abc", held.name}
+        assert files(tmp_path) == {"out", f"{STAGED}other.abc", held.name}
 
 
 def test_what_a_killed_export_was_about_to_replace_comes_back(run, tmp_path):
     export(run, "safetensors", tmp_path / "out")
-    (tmp_path / "out").rename(tmp_path / f"{ASIDE}out.abc.old")
-    (tmp_path / f"{ASIDE}out.abc").mkdir()
+    (tmp_path / "out").rename(tmp_path / f"{STAGED}out.abc.old")
+    (tmp_path / f"{STAGED}out.abc").mkdir()
     with pytest.raises(ValueError, match="holds an export already; say --overwrite"):
         export(run, "ctranslate2", tmp_path / "out")
     assert files(tmp_path) == {"out"}

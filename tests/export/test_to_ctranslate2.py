@@ -8,7 +8,7 @@ import torch
 
 from sixfold.foreign import ctranslate2 as to_ctranslate2
 from sixfold.foreign.agreement import compare, never
-from sixfold.foreign.ctranslate2 import ROWS, Reading, limits, options, specification, write
+from sixfold.foreign.ctranslate2 import ROWS, CTranslate2Engine, limits, options, specification, write
 from sixfold.scoring.likelihood import token_log_probs
 from tests.export.small_runs import CHARACTERS, SYMBOLS, TEXTS, opened
 from tests.small import refusal, seeded
@@ -58,7 +58,7 @@ CASES = [
 
 def exported(made, folder, **keys):
     write(made.model, made.tokenizers, folder, **keys)
-    return Reading(folder, made.model.kind, made.tokenizers, never(made.tokenizers))
+    return CTranslate2Engine(folder, made.model.kind, made.tokenizers, never(made.tokenizers))
 
 
 def rows(lengths, words, seed):
@@ -116,7 +116,7 @@ def test_a_head_width_that_is_not_said_would_be_wrong(tmp_path):
             del layer.self_attention.head_dim
     spec.validate()
     spec.save(str(tmp_path))
-    engine = Reading(tmp_path, "encoder_decoder", made.tokenizers, never(made.tokenizers))
+    engine = CTranslate2Engine(tmp_path, "encoder_decoder", made.tokenizers, never(made.tokenizers))
     assert difference(made, engine) > 1e-4
 
 

@@ -9,7 +9,7 @@ from sixfold import BOS
 from sixfold.decoding.step import padded
 from sixfold.foreign import torch_program as to_torch
 from sixfold.foreign.agreement import compare, never
-from sixfold.foreign.plain_cache import Beginning, Layout, Step, encode, read
+from sixfold.foreign.plain_cache import Layout, SourceProgram, StepProgram, encode, read
 from tests.export.small_runs import TEXTS, opened
 from tests.small import MODIFICATIONS, applies, assert_close, moved_model, pad, random_ids, random_rows, seeded
 
@@ -49,9 +49,11 @@ def test_steps_with_explicit_states_equal_one_pass(wish, kind):
     layout, generator = Layout.of(model), seeded(5)
     source = pad(random_rows((7, 2, 4), generator)) if kind == "encoder_decoder" else None
     ids, chunks = random_ids(3, 6, generator), (1, 3, 2)
-    begin = None if source is None else Beginning(model, layout)
+    begin = None if source is None else SourceProgram(model, layout)
     for found, right in zip(
-        steps(model, source, ids, chunks, begin, Step(model, layout)), whole(model, source, ids, chunks), strict=True
+        steps(model, source, ids, chunks, begin, StepProgram(model, layout)),
+        whole(model, source, ids, chunks),
+        strict=True,
     ):
         assert_close(found, right)
 
@@ -63,7 +65,7 @@ def written(request, tmp_path_factory):
     made = opened(kind, wishes, encoder_layers=1, decoder_layers=2)
     folder = tmp_path_factory.mktemp("pt2")
     layout = to_torch.write(made.model, folder)
-    return made, folder, to_torch.Reading(folder, made.model, layout, never(made.tokenizers))
+    return made, folder, to_torch.TorchEngine(folder, made.model, layout, never(made.tokenizers))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,7 @@ def test_programs_write_what_the_model_writes(written):
 
 def test_programs_are_compared_by_their_log_probabilities_too(written):
     made, folder, _ = written
-    engine = to_torch.Reading(folder, made.model, Layout.of(made.model), never(made.tokenizers))
+    engine = to_torch.TorchEngine(folder, made.model, Layout.of(made.model), never(made.tokenizers))
     right = engine.step
 
     def too_sure(*inputs):  # of the same words

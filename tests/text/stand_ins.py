@@ -6,7 +6,7 @@ import gzip
 from pathlib import Path
 from typing import Any
 
-from sixfold.config.schema import Config, Data, Model
+from sixfold.config.schema import Config, Data, ModelConfig
 
 
 def write(path: Path, text: str | bytes) -> str:
@@ -23,5 +23,5 @@ def pairs(train: Any, **data: Any) -> Config:
 
 def text(train: Any, kind: str = "decoder_only", **data: Any) -> Config:
     """Of a language model."""
-    model = Model(kind=kind)  # type: ignore[arg-type]
+    model = ModelConfig(kind=kind)  # type: ignore[arg-type]
     return Config(data=Data(train=train, **{"tokenizer": "bytes", "context": 4, **data}), model=model)

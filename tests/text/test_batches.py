@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sixfold.core.batch import Batch
 from sixfold.core.ids import BOS, EOS, PAD
-from sixfold.text.arrays import Array, Examples, Group, Ragged, ragged_from
+from sixfold.text.arrays import Array, Examples, Ragged, RowRange, ragged_from
 from sixfold.text.batches import Batches, in_order
 from sixfold.text.bucketing import Lengths, deal, make_tiles, plan_epoch
 from sixfold.text.tokenizer import MASK
@@ -20,13 +20,13 @@ from sixfold.text.tokenizer import MASK
 WORDS = 50_000
 
 
-def corpus(number: int, *, groups: Sequence[Group] | None = None) -> Examples:
+def corpus(number: int, *, groups: Sequence[RowRange] | None = None) -> Examples:
     """Pairs of 3 to 50 words with correlated lengths, in subwords. The first target id says which row it is."""
     generator = np.random.default_rng(0)
     words = np.clip(np.exp(generator.normal(2.5, 0.6, number)), 3, 50)
     source = np.maximum(1, words * 1.35 * np.exp(generator.normal(0, 0.12, number))).astype(int)
     target = np.maximum(1, words * 1.5 * np.exp(generator.normal(0, 0.2, number))).astype(int)
-    return Examples(_rows(source), _rows(target), tuple(groups or [Group(number, 1.0)]))
+    return Examples(_rows(source), _rows(target), tuple(groups or [RowRange(number, 1.0)]))
 
 
 def _rows(lengths: Sequence[int] | Array) -> Ragged:
@@ -39,7 +39,7 @@ def _rows(lengths: Sequence[int] | Array) -> Ragged:
 
 def windows(number: int, width: int, last: int | None = None) -> Examples:
     lengths = [width] * (number - 1) + [last or width]
-    return Examples(None, _rows(lengths), (Group(number, 1.0),))
+    return Examples(None, _rows(lengths), (RowRange(number, 1.0),))
 
 
 def rows_of(batches: Iterable[Batch]) -> list[int]:
@@ -63,7 +63,7 @@ def _equal(left: Tensor | None, right: Tensor | None) -> bool:
 
 
 def test_a_pair_by_hand():
-    examples = Examples(ragged_from([[7, 8], [9]]), ragged_from([[5], [6, 7, 8]]), (Group(2, 1.0),))
+    examples = Examples(ragged_from([[7, 8], [9]]), ragged_from([[5], [6, 7, 8]]), (RowRange(2, 1.0),))
     (batch,) = in_order(examples, "encoder_decoder", 100)
     order = [0, 1] if batch.targets[0, 0] == 5 else [1, 0]
     assert batch.source[order].tolist() == [[7, 8, EOS], [9, EOS, PAD]]
@@ -76,7 +76,7 @@ def test_a_pair_by_hand():
 
 
 def test_a_window_by_hand():
-    examples = Examples(None, ragged_from([[5, 6, EOS], [7, 8]]), (Group(2, 1.0),))
+    examples = Examples(None, ragged_from([[5, 6, EOS], [7, 8]]), (RowRange(2, 1.0),))
     (batch,) = in_order(examples, "decoder_only", 100)
     order = [0, 1] if batch.targets[0, 0] == 5 else [1, 0]
     assert batch.source is None
@@ -101,7 +101,7 @@ def test_each_row_comes_once_in_an_epoch(batch_tokens, pieces):
 
 
 def test_weights_say_how_often_rows_come():
-    groups = [Group(100, 2.0), Group(100, 0.5), Group(100, 1.25), Group(1, 0.1)]
+    groups = [RowRange(100, 2.0), RowRange(100, 0.5), RowRange(100, 1.25), RowRange(1, 0.1)]
     batches = Batches(corpus(301, groups=groups), "encoder_decoder", batch_tokens=500, seed=1)
     halves = []
     for _ in range(2):
@@ -227,7 +227,7 @@ def test_the_global_generators_are_left_alone():
 
 def test_masked_words_follow_the_shares():
     """15 % are chosen; of them 80 % are masked, 10 % replaced, 10 % kept. Only chosen ones are targets."""
-    examples = Examples(None, ragged_from([[7] * 200] * 500), (Group(500, 1.0),))
+    examples = Examples(None, ragged_from([[7] * 200] * 500), (RowRange(500, 1.0),))
     batches = list(in_order(examples, "encoder_only", 10_000, vocab=1000))
     source, targets = (torch.cat([getattr(b, name) for b in batches]) for name in ("source", "targets"))
     chosen = targets != PAD
@@ -296,7 +296,7 @@ def test_tiles_of_equal_rows_have_no_padding():
 
 def test_a_row_over_the_budget_stands_alone():
     lengths = Lengths(None, np.array([3, 50, 3, 3, 60]))
-    steps = plan_epoch(lengths, [Group(5, 1.0)], 10, 1, np.random.default_rng(0))
+    steps = plan_epoch(lengths, [RowRange(5, 1.0)], 10, 1, np.random.default_rng(0))
     assert sorted(tuple(sorted(row for tile in step for row in tile)) for step in steps) == [(0, 2, 3), (1,), (4,)]
 
 

@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 
-from sixfold.config.schema import Files, Tokenizers, Vocabularies
+from sixfold.config.schema import Files, TokenizerKinds, Vocabularies
 from sixfold.core.ids import EOS
 from sixfold.disk.hashes import sealed
 from sixfold.text import preparation
@@ -167,7 +167,7 @@ def test_what_was_there_stays_when_preparing_fails(tmp_path):
 
 def test_tokenizers_are_trained_as_asked(tmp_path):
     two = prepare(
-        made(tmp_path, tokenizer=Tokenizers(source="characters", target="symbols")), tmp_path / "a"
+        made(tmp_path, tokenizer=TokenizerKinds(source="characters", target="symbols")), tmp_path / "a"
     ).tokenizers
     assert [tokenizer.kind for tokenizer in two] == ["characters", "symbols"]
     sizes = Vocabularies(source=262, target=263)
@@ -250,6 +250,6 @@ def test_the_end_of_a_line_is_a_word_of_its_own(tmp_path):
 
 
 def test_a_language_model_has_one_tokenizer(tmp_path):
-    config = text(write(tmp_path / "t.txt", "a"), tokenizer=Tokenizers(source="bytes", target="bytes"))
+    config = text(write(tmp_path / "t.txt", "a"), tokenizer=TokenizerKinds(source="bytes", target="bytes"))
     with pytest.raises(ValueError, match=r"one data\.tokenizer"):
         prepare(config, tmp_path / "data")

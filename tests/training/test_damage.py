@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from sixfold.disk.atomic import ASIDE, Aside, new_directory, sweep
+from sixfold.disk.atomic import STAGED, StagedFiles, new_directory, sweep
 from sixfold.disk.hashes import sealed
 from sixfold.runs.run import Run
 from sixfold.training import checkpoint
@@ -143,8 +143,8 @@ def test_whatever_names_a_writer_uses_all_that_is_unfinished_is_aside(tmp_path):
     def write(path):
         path.with_name(".tmp-of-its-own").touch()
         path.touch()
-        assert all(found.name.startswith(ASIDE) for found in tmp_path.iterdir())
+        assert all(found.name.startswith(STAGED) for found in tmp_path.iterdir())
 
-    with Aside(tmp_path) as aside:
+    with StagedFiles(tmp_path) as aside:
         aside.write("model", write)
     assert [path.name for path in tmp_path.rglob("*")] == ["model"]

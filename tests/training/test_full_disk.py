@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sixfold.cli import main
-from sixfold.disk.atomic import Aside, new_directory, save_tensors, write_text
+from sixfold.disk.atomic import StagedFiles, new_directory, save_tensors, write_text
 from sixfold.runs.run import Run
 from sixfold.training import runner as start
 from sixfold.training.display import Quiet
@@ -37,7 +37,7 @@ def test_whatever_is_written_the_error_names_its_place(tmp_path):
             save_tensors(tensors, aside / "model.safetensors")
 
     def model():
-        with Aside(tmp_path) as aside:
+        with StagedFiles(tmp_path) as aside:
             aside.write("model.safetensors", lambda path: save_tensors(tensors, path))
 
     def text():

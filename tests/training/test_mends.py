@@ -14,7 +14,7 @@ from sixfold.api.describe import describe_run, table_of
 from sixfold.runs import model_files as store
 from sixfold.runs.run import Run
 from sixfold.terminal import console
-from sixfold.text.arrays import Writer
+from sixfold.text.arrays import RowWriter
 from sixfold.training import checkpoint
 from sixfold.training import resume_checks as changes
 from sixfold.training import runner as start
@@ -334,7 +334,7 @@ def test_a_disk_that_is_full_of_tokens_says_so(tmp_path):
         pytest.skip("this system has no device that is always full")
     for name in ("ids", "offsets"):
         (tmp_path / f"{name}.{name}").symlink_to("/dev/full")
-        with pytest.raises(OSError, match="No space left") as error, Writer(tmp_path, name, 9) as writer:
+        with pytest.raises(OSError, match="No space left") as error, RowWriter(tmp_path, name, 9) as writer:
             writer.write([[5] * 9] * 9000)
         assert error.value.errno == errno.ENOSPC
 

@@ -19,7 +19,7 @@ FAR = 8  # tokens: who has so much room has room enough, and no way is longer
 _MOST_MASKS = 1000  # that are kept, each as large as the vocabulary
 _DEAD, _UNKNOWN = 0, -1
 
-State = tuple[bytes, int]  # the first bytes of a character, and the number of a match
+TextState = tuple[bytes, int]  # the first bytes of a character, and the number of a match
 
 
 class ForbiddenWords(Rule):
@@ -34,7 +34,7 @@ class ForbiddenWords(Rule):
         self._phrases = Phrases(self.words)
         self._texts = _Texts(self._phrases, spellings(tokenizer))
         self._walk = Walk(self._texts.start, self._texts.after)
-        self._masks: dict[tuple[State, int, torch.device], Tensor] = {}
+        self._masks: dict[tuple[TextState, int, torch.device], Tensor] = {}
 
     def describe(self) -> str:
         more = f" and {len(self.words) - 3} more" if len(self.words) > 3 else ""
@@ -52,7 +52,7 @@ class ForbiddenWords(Rule):
         # Without room the end alone can be chosen; but what the model would have said is still told apart.
         log_p.masked_fill_(self._mask(self._walk(said), min(max(room, 1), FAR), log_p.device), -torch.inf)
 
-    def _mask(self, state: State, room: int, device: torch.device) -> Tensor:
+    def _mask(self, state: TextState, room: int, device: torch.device) -> Tensor:
         """(V,): which words are forbidden."""
         mask = self._masks.get((state, room, device))
         if mask is None:
@@ -81,12 +81,12 @@ class _Texts:
         self._matches: list[Match] = [Match()]
         self._numbers: dict[Match, int] = {}
         self._table: Ints = np.zeros((1, len(phrases)), dtype=np.int32)  # match, code → match
-        self._way_out: dict[State, int] = {}
+        self._way_out: dict[TextState, int] = {}
         codes = np.array([phrases.code(character) for character in vocabulary.characters], dtype=np.int32)
         self._columns = [codes[column] for column in vocabulary.columns]
-        self.start: State = (b"", self._number(Match()))
+        self.start: TextState = (b"", self._number(Match()))
 
-    def after(self, state: State, id_: int) -> State:
+    def after(self, state: TextState, id_: int) -> TextState:
         """The state when this was added."""
         text, pending = self._vocabulary.read(state[0], id_)
         match = state[1]
@@ -94,12 +94,12 @@ class _Texts:
             match = self._read(match, self._phrases.code(character))
         return pending, match
 
-    def may_end(self, state: State) -> bool:
+    def may_end(self, state: TextState) -> bool:
         """Whether the text has no phrase if it ends here."""
         match = self._settled(state)
         return match != _DEAD and not self._phrases.at_end(self._matches[match])
 
-    def ways_out(self, state: State) -> NDArray[np.int8]:
+    def ways_out(self, state: TextState) -> NDArray[np.int8]:
         """For each id: how many more tokens after it until the text may end. For EOS: −1, or no way."""
         ways = np.full(len(self._vocabulary), FAR, dtype=np.int8)
         matches, places = np.unique(self._after_whole(state), return_inverse=True)
@@ -110,7 +110,7 @@ class _Texts:
         ways[EOS] = -1 if self.may_end(state) else FAR
         return ways
 
-    def way_out(self, state: State) -> int:
+    def way_out(self, state: TextState) -> int:
         """Tokens after which the text may end, none in most places. No way where every next word begins with a space.
 
         Half a character is completed byte by byte; then it goes on with whole characters.
@@ -137,7 +137,7 @@ class _Texts:
             seen |= edge
         return tokens if edge else FAR
 
-    def _after_whole(self, state: State) -> Ints:
+    def _after_whole(self, state: TextState) -> Ints:
         """The match after each id that is whole characters."""
         matches = np.full(len(self._vocabulary.whole), self._settled(state), dtype=np.int32)
         for codes in self._columns:
@@ -150,7 +150,7 @@ class _Texts:
             matches[: len(codes)] = there
         return matches
 
-    def _settled(self, state: State) -> int:
+    def _settled(self, state: TextState) -> int:
         """The match if no byte follows that would complete a character."""
         pending, match = state
         return self._read(match, self._phrases.code(BROKEN)) if pending else match

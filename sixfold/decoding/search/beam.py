@@ -33,8 +33,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sixfold.core.ids import EOS
-from sixfold.decoding.engine import Hypothesis, Impossible, Job, Open, Sentence, Words, empty
-from sixfold.decoding.search.length_penalty import PLAIN, Length
+from sixfold.decoding.engine import Candidates, Hypothesis, Impossible, Job, OpenHypothesis, Sentence, empty
+from sixfold.decoding.search.length_penalty import PLAIN, LengthPenalty
 from sixfold.decoding.search.topk import top
 
 # A word that a hypothesis might say: what it is compared by; the hypothesis's rank, once it has said it; its place; the
@@ -42,7 +42,7 @@ from sixfold.decoding.search.topk import top
 Candidate = tuple[float, float, int, int, float]
 
 
-class Found(NamedTuple):
+class Finished(NamedTuple):
     """A hypothesis that has ended."""
 
     ranked_by: float
@@ -54,7 +54,7 @@ class _Group:
     """Hypotheses that compete with each other."""
 
     places: range
-    found: dict[Hashable, Found] = field(default_factory=dict)  # no two the same
+    found: dict[Hashable, Finished] = field(default_factory=dict)  # no two the same
     done: bool = False
 
 
@@ -70,7 +70,7 @@ class Beam:
 
     size: int = 4
     n_best: int = 1
-    length: Length = PLAIN
+    length: LengthPenalty = PLAIN
     groups: int = 1
     diversity: float = 0.0  # λ
     same: Callable[[tuple[int, ...]], Hashable] = tuple
@@ -89,10 +89,10 @@ class Beam:
         """All hypotheses are one and the same at first, so one of each group goes on."""
         each = self.size // self.groups
         groups = [_Group(range(start, start + each)) for start in range(0, self.size, each)]
-        opens = [Open(place=place) if place % each == 0 else empty(place) for place in range(self.size)]
+        opens = [OpenHypothesis(place=place) if place % each == 0 else empty(place) for place in range(self.size)]
         return _Beams(job, opens, groups=groups, demanding=any(rule.demands for rule in job.rules))
 
-    def choose(self, sentences: Sequence[Sentence], words: Words) -> None:
+    def choose(self, sentences: Sequence[Sentence], words: Candidates) -> None:
         best = _Best(words, sentences, self.groups)
         for number, sentence in enumerate(sentences):
             assert isinstance(sentence, _Beams)
@@ -117,7 +117,7 @@ class Beam:
         if all(group.done for group in sentence.groups):
             self._finish(sentence)
 
-    def _go_on(self, sentence: _Beams, group: _Group, candidates: Iterable[Candidate]) -> list[Open]:
+    def _go_on(self, sentence: _Beams, group: _Group, candidates: Iterable[Candidate]) -> list[OpenHypothesis]:
         """Put aside who has ended. → who goes on, k places"""
         size, going = len(group.places), list[list[Candidate]]()
         for bank in _banks(sentence, candidates):
@@ -144,7 +144,7 @@ class Beam:
         ranked_by = self.length.score(rank, len(log_probs))
         ranked_by += sum(rule.final(each.tokens, each.coverage) for rule in sentence.job.rules)
         score = self.length.score(sum(log_probs), len(log_probs))
-        found = Found(ranked_by, Hypothesis(each.tokens, log_probs, score, sentence.ended(place)))
+        found = Finished(ranked_by, Hypothesis(each.tokens, log_probs, score, sentence.ended(place)))
         same = self.same(each.tokens)
         if same not in group.found or group.found[same].ranked_by < ranked_by:
             group.found[same] = found
@@ -160,7 +160,7 @@ class Beam:
     def _finish(self, sentence: _Beams) -> None:
         """The best of each group, then the second best of each …, until there are enough; then by score."""
         ordered = [sorted(group.found.items(), key=lambda item: -item[1].ranked_by) for group in sentence.groups]
-        chosen: dict[Hashable, Found] = {}
+        chosen: dict[Hashable, Finished] = {}
         for place in range(max(map(len, ordered))):
             for same, found in (line[place] for line in ordered if place < len(line)):
                 if len(chosen) < self.n_best:
@@ -174,7 +174,7 @@ class Beam:
 class _Best:
     """The best words after the hypotheses, and whatever else is asked for."""
 
-    def __init__(self, words: Words, sentences: Sequence[Sentence], groups: int):
+    def __init__(self, words: Candidates, sentences: Sequence[Sentence], groups: int):
         self.words, self.sentences = words, sentences
         number, width, vocabulary = words.chosen.shape
         each = width // groups

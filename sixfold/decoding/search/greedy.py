@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sixfold.core.ids import EOS
-from sixfold.decoding.engine import Hypothesis, Impossible, Job, Open, Sentence, Words, empty
-from sixfold.decoding.search.length_penalty import PLAIN, Length
+from sixfold.decoding.engine import Candidates, Hypothesis, Impossible, Job, OpenHypothesis, Sentence, empty
+from sixfold.decoding.search.length_penalty import PLAIN, LengthPenalty
 from sixfold.decoding.search.topk import top
 
 
@@ -18,17 +18,17 @@ from sixfold.decoding.search.topk import top
 class Greedy:
     """A method of search: one hypothesis, which always goes on with the likeliest word."""
 
-    length: Length = PLAIN
+    length: LengthPenalty = PLAIN
     width: int = 1
 
     def begin(self, job: Job) -> Sentence:
-        return Sentence(job, [Open()])
+        return Sentence(job, [OpenHypothesis()])
 
-    def choose(self, sentences: Sequence[Sentence], words: Words) -> None:
+    def choose(self, sentences: Sequence[Sentence], words: Candidates) -> None:
         go_on(sentences, words, top(words.chosen, 1).indices[..., 0], self.length)
 
 
-def go_on(sentences: Sequence[Sentence], words: Words, picked_Sw: Tensor, length: Length) -> None:
+def go_on(sentences: Sequence[Sentence], words: Candidates, picked_Sw: Tensor, length: LengthPenalty) -> None:
     """Each hypothesis by itself says the word that was picked for it; a sentence is done when all have said EOS."""
     index = picked_Sw[..., None]
     log_p = (words.scores.gather(-1, index)[..., 0] - words.log_z).tolist()
@@ -49,7 +49,7 @@ def go_on(sentences: Sequence[Sentence], words: Words, picked_Sw: Tensor, length
                 each.go_on(picked[place], log_probs[place], ranks[place])
 
 
-def _end(sentence: Sentence, place: int, log_p: float, length: Length) -> None:
+def _end(sentence: Sentence, place: int, log_p: float, length: LengthPenalty) -> None:
     """A hypothesis is found, and its place is empty."""
     log_probs = (*sentence.open[place].log_probs, log_p)
     score = length.score(sum(log_probs), len(log_probs))

@@ -14,7 +14,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
-class Length:
+class LengthPenalty:
     """A length formula."""
 
     penalty: float | Literal["average", "none"] = "none"
@@ -32,4 +32,4 @@ class Length:
         return max(self.score(log_p, shortest), self.score(log_p, longest))
 
 
-PLAIN = Length("none")
+PLAIN = LengthPenalty("none")

@@ -23,9 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sixfold.decoding.engine import Job, Open, Sentence, Words
+from sixfold.decoding.engine import Candidates, Job, OpenHypothesis, Sentence
 from sixfold.decoding.search.greedy import go_on
-from sixfold.decoding.search.length_penalty import PLAIN, Length
+from sixfold.decoding.search.length_penalty import PLAIN, LengthPenalty
 
 
 @dataclass
@@ -48,13 +48,13 @@ class Sample:
     top_k: int = 0  # 0: all
     top_p: float = 1.0
     min_p: float = 0.0
-    length: Length = PLAIN
+    length: LengthPenalty = PLAIN
 
     def begin(self, job: Job) -> Sentence:
         chance = [np.random.Generator(np.random.Philox([job.seed, number])) for number in range(self.width)]
-        return _Drawn(job, [Open(place=place) for place in range(self.width)], chance=chance)
+        return _Drawn(job, [OpenHypothesis(place=place) for place in range(self.width)], chance=chance)
 
-    def choose(self, sentences: Sequence[Sentence], words: Words) -> None:
+    def choose(self, sentences: Sequence[Sentence], words: Candidates) -> None:
         clocks = np.stack([s.clocks(words.chosen.shape[-1]) for s in sentences if isinstance(s, _Drawn)])
         picked = self.draw(words.chosen, torch.from_numpy(clocks).to(words.chosen.device))
         go_on(sentences, words, picked, self.length)
