@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from pydantic import BaseModel, ValidationError
+
+from sixfold.core.names import nearest
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -22,10 +23,8 @@ def explain(error: ValidationError, whole: type[BaseModel], kinds: Iterable[type
     if mistakes[0]["type"] == "extra_forbidden":
         above = key.rpartition(".")[0]
         known = [f"{above}.{name}" if above else name for name in _fields(path[:-1], whole, named)]
-        near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-        return f"there is no key {key!r}; " + (
-            f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-        )
+        near = nearest(key, known, cutoff=0.5)
+        return f"there is no key {key!r}; " + (f"did you mean {near!r}?" if near else f"there are {', '.join(known)}")
     if mistakes[0]["type"] == "missing":
         return f"{key} is missing"
     got = mistakes[0]["input"]

@@ -6,7 +6,6 @@ wins over the file, and the file over the defaults. torch is not imported.
 
 from __future__ import annotations
 
-import difflib
 import io
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,6 +19,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from sixfold.config.errors import explain
+from sixfold.core.names import unknown
 from sixfold.disk.atomic import write_text
 
 if TYPE_CHECKING:
@@ -338,9 +338,7 @@ def recipes() -> dict[str, Path]:
 def _read_recipe(recipe: str | Path) -> dict[str, Any]:
     path = recipes().get(str(recipe), Path(recipe))
     if not path.is_file():
-        near = difflib.get_close_matches(str(recipe), recipes(), n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"there is no recipe {str(recipe)!r}; {hint}there are {', '.join(recipes())}, or give a file")
+        raise ValueError(f"{unknown('recipe', str(recipe), recipes())}, or give a file")
     try:
         tree = _parse(path.read_text(encoding="utf-8"), str(path))
     except UnicodeDecodeError as error:

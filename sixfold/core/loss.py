@@ -5,6 +5,7 @@ Letters: N tokens, D model width, V words, c tokens of one chunk.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +15,11 @@ from torch import Tensor
 from sixfold.core.ids import PAD
 
 CHUNK = 512  # tokens whose logits exist at one time: enough for a fast product, few enough for the cache
+
+
+def perplexity_of(nats: float) -> float:
+    """e^loss, where the loss per token is in nats; beyond 700 there is no such float."""
+    return math.exp(min(nats, 700.0))
 
 
 class Scored(NamedTuple):

@@ -1,4 +1,4 @@
-"""Suggestions for a misspelt name."""
+"""Messages for a name that does not exist, with the nearest one that does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,20 @@ import difflib
 from collections.abc import Iterable
 
 
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known name most like this one; None if none is alike (`cutoff`: 0 anything, 1 the same)."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), None)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """ " (did you mean 'near'?)" for the nearest of the known names, or nothing if none is near."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    """ " (did you mean 'near'?)", or nothing if no known name is near."""
+    near = nearest(name, known)
+    return "" if near is None else f" (did you mean {near!r}?)"
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """ "there is no metric 'blue'; did you mean 'bleu'? there are bleu, chrf, ter" """
+    known = list(known)
+    near = nearest(name, known)
+    hint = "" if near is None else f"did you mean {near!r}? "
+    return f"there is no {what} {name!r}; {hint}there are {', '.join(known)}"

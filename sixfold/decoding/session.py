@@ -27,7 +27,7 @@ from sixfold.decoding.step import Step, StepFunction
 from sixfold.models.model import Model
 from sixfold.text.tokenizer import CONTROLS, MASK, UNK, Tokenizer, Tokenizers
 
-NEVER = (PAD, BOS, MASK)  # ids that no text has
+_CONTROLS = (PAD, BOS, MASK)  # ids that no text has
 
 
 class Stopped(Exception):  # noqa: N818  (it is a wish that came true, and no error)
@@ -55,7 +55,7 @@ class DecodingSession:
         self.models = [quantised(model) if in_8_bits(model, decoding) else model for model in models]
         self.tokenizers, self.decoding = tokenizers, decoding
         self.tokenizer = tokenizers.target
-        self.never = NEVER if not self.tokenizer.spells else (*NEVER, UNK)  # who spells knows every text
+        self.never = never_written(self.tokenizer)
         self.method = make_method(decoding, self.text)
         self.watching = any(rule.needs_attention for rule in make_rules(decoding, self.tokenizer))
         self.step = self._make_step(stop)
@@ -159,6 +159,11 @@ def _looks_at_each_token(model: Model) -> bool:
     return watched_layer(model) is not None and all(getattr(part, "keeps_length", True) for part in model.modules())
 
 
+def never_written(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Ids that no output has; UNK among them if the tokenizer can spell every text."""
+    return (*_CONTROLS, UNK) if tokenizer.spells else _CONTROLS
+
+
 def in_8_bits(model: Model, decoding: Decoding) -> bool:
     """Whether its linear maps are to be computed so."""
     on_cpu = next(model.parameters()).device.type == "cpu"
@@ -172,7 +177,7 @@ def _limit(models: Sequence[Model], stack: str) -> int | None:
 def check_sizes(model: Model, tokenizer: Tokenizer, side: str, stack: str) -> None:
     words = model.sizes.vocabulary(stack)
     if len(tokenizer) != words:
-        raise ValueError(f"the {side} tokenizer has {len(tokenizer)} ids, but the model was made for {words}")
+        raise ValueError(f"the {side} tokenizer has {len(tokenizer):,} ids, but the model was made for {words:,}")
 
 
 class _Stoppable:

@@ -4,9 +4,9 @@
            ◀── {"lines": […]}        ◀──                  standard input and output
            ──▶ {"translations": […]} ──▶                  whatever is done, in any order
 
-So the lines go where there is time for them, a worker's batch stays full, and all are done at about the same time.
-What is sorted, put back in order, and said of mistakes is a `OrderedStream`'s, as if the lines were searched here. Nothing is
-pickled, and the program that uses this is not run again in the workers.
+So lines go to whichever worker has time, every worker's batch stays full, and all workers finish at about the same
+time. An `OrderedStream` sorts lines, restores their order and reports mistakes, as if the search ran here. Nothing is
+pickled, and a worker does not import the caller's main program.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from typing import Any, Protocol
 from sixfold.config.schema import Config, Decoding
 from sixfold.decoding.generator import Generator
 from sixfold.decoding.records import Translation
-from sixfold.decoding.session import NEVER
 from sixfold.decoding.translator import Translator
 from sixfold.foreign.length_limits import LengthLimits
 from sixfold.models.model import Model
@@ -24,7 +23,7 @@ from sixfold.runs.run import Run
 from sixfold.scoring.held_out import own_references
 from sixfold.scoring.likelihood import token_log_probs
 from sixfold.text.sources import text_sources
-from sixfold.text.tokenizer import CONTROLS, UNK, Tokenizers
+from sixfold.text.tokenizer import CONTROLS, Tokenizers
 
 CLOSE = 1e-3  # a gap that rounding explains
 _LONGEST = 200  # tokens of a text in the sample
@@ -63,11 +62,6 @@ class Agreement:
 
     def json(self) -> dict[str, Any]:
         return asdict(self)
-
-
-def never(tokenizers: Tokenizers) -> tuple[int, ...]:
-    """Ids that are never written."""
-    return NEVER if not tokenizers.target.spells else (*NEVER, UNK)
 
 
 def compare(model: Model, tokenizers: Tokenizers, texts: Sequence[str], limit: int, engine: Engine) -> Agreement:

@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 from sixfold.api.load import OpenedRun
 from sixfold.core.ids import BOS, EOS
+from sixfold.decoding.session import never_written
 from sixfold.foreign import ctranslate2 as to_ctranslate2
 from sixfold.foreign import safetensors as to_safetensors
 from sixfold.foreign import torch_program as to_torch
-from sixfold.foreign.agreement import CLOSE, Agreement, Engine, compare, fitting, never, sample
+from sixfold.foreign.agreement import CLOSE, Agreement, Engine, compare, fitting, sample
 from sixfold.foreign.length_limits import WRITTEN, LengthLimits
 from sixfold.foreign.readme import readme
 from sixfold.runs import model_files as store
@@ -59,7 +60,7 @@ def write(
 def _write_engine(
     opened: OpenedRun, to: Form, folder: Path, quantization: str | None, about: dict[str, Any]
 ) -> to_ctranslate2.CTranslate2Engine | to_torch.TorchEngine:
-    tokenizers, said = opened.tokenizers, never(opened.tokenizers)
+    tokenizers, said = opened.tokenizers, never_written(opened.tokenizers.target)
     model = opened.model.float().eval()
     about["tokenizers"] = _files(tokenizers)
     if to == "torch":

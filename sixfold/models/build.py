@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from sixfold.core.init import SkipInitOnMeta
-from sixfold.core.names import did_you_mean
+from sixfold.core.names import unknown
 from sixfold.core.place import Sizes
 from sixfold.models.decoder_only import DecoderOnly
 from sixfold.models.encoder_decoder import EncoderDecoder
@@ -34,9 +34,7 @@ def build(
     torch's own random state as it was.
     """
     if not isinstance(model, str) or model not in MODELS:
-        raise ValueError(
-            f"there is no model {model!r}{did_you_mean(str(model), MODELS)}; there are {', '.join(MODELS)}"
-        )
+        raise ValueError(unknown("model", str(model), MODELS))
     assembly = assemble(sizes, modifications, MODELS[model])
     with (
         torch.random.fork_rng(range(torch.cuda.device_count()), enabled=seed is not None),

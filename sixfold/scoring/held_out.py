@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from sixfold.config.schema import Config
+from sixfold.core.loss import perplexity_of
 from sixfold.models.model import Model, evaluating
 from sixfold.runs.run import Run
 from sixfold.text.arrays import open_examples
@@ -34,7 +35,7 @@ class Loss:
         loss = -self.log_prob / self.tokens
         return {
             "loss": loss,
-            "perplexity": math.exp(min(loss, 700.0)),
+            "perplexity": perplexity_of(loss),
             "bits_per_byte": -self.log_prob / math.log(2) / self.bytes,
             "tokens": self.tokens,
             "bytes": self.bytes,

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import torch
 
 from sixfold.core.ids import BOS, EOS
-from sixfold.core.loss import CHUNK
+from sixfold.core.loss import CHUNK, perplexity_of
+from sixfold.decoding.session import check_sizes
 from sixfold.decoding.step import padded
 from sixfold.models.model import Model, evaluating
 from sixfold.text.tokenizer import UNK, Tokenizers
@@ -40,7 +41,7 @@ class Likelihood(NamedTuple):
     @property
     def perplexity(self) -> float:
         """Per token."""
-        return _exp(-self.log_prob / self.tokens)
+        return perplexity_of(-self.log_prob / self.tokens)
 
     def json(self) -> dict[str, Any]:
         note = {"note": self.note} if self.note else {}
@@ -66,7 +67,7 @@ class Perplexity:
     @property
     def per_token(self) -> float:
         """exp(−log p / tokens). Compares models of one vocabulary only."""
-        return _exp(-self.log_prob / self.tokens)
+        return perplexity_of(-self.log_prob / self.tokens)
 
     @property
     def bits_per_byte(self) -> float | None:
@@ -110,9 +111,7 @@ def likelihood(
         raise ValueError(f"batch_tokens must be positive, got {batch_tokens}")
     sides = {"source": ("encoder", tokenizers.source)} if model.kind == "encoder_decoder" else {}
     for side, (stack, tokenizer) in {**sides, "target": ("decoder", tokenizers.target)}.items():
-        words = model.sizes.vocabulary(stack)
-        if len(tokenizer) != words:
-            raise ValueError(f"the {side} tokenizer has {len(tokenizer)} ids, but the model was made for {words}")
+        check_sizes(model, tokenizer, side, stack)
     return _stream(model, tokenizers, pairs, batch_tokens)
 
 
@@ -227,7 +226,3 @@ def token_log_probs(model: Any, sources: Sequence[Ids] | None, targets: Sequence
 def _note(target: Ids) -> str:
     unknown = list(target).count(UNK)
     return f"{unknown} of {len(target)} tokens are not in the vocabulary and were scored as unknown" if unknown else ""
-
-
-def _exp(nats: float) -> float:
-    return math.exp(min(nats, 700.0))  # beyond, there is no such float

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sixfold.core.names import unknown
 from sixfold.scoring.error_rates import Hypotheses, References
 from sixfold.scoring.metrics import METRICS, Metric
 from sixfold.scoring.significance import Comparison, Estimate, compare
@@ -40,10 +40,7 @@ def find_metrics(names: str | Iterable[str] = DEFAULT) -> list[Metric]:
     for name in wanted:
         for member in FAMILIES.get(name, (name,)):
             if member not in METRICS:
-                known = [*METRICS, *FAMILIES]
-                near = difflib.get_close_matches(name.lower(), known, n=1)
-                hint = f"did you mean {near[0]!r}? " if near else ""
-                raise ValueError(f"there is no metric {name!r}; {hint}there are {', '.join(known)}")
+                raise ValueError(unknown("metric", name, [*METRICS, *FAMILIES]))
             found[member] = METRICS[member]
     return list(found.values())
 

@@ -7,7 +7,6 @@ lack its \\n. A byte order mark at the start of a file is dropped. A name that e
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import zlib
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from sixfold.config.schema import EMBEDDED, Data, Files
+from sixfold.disk.hashes import file_hash
 
 Split = Literal["train", "valid", "test"]
 Pair = tuple[str, str]  # source and target
@@ -41,7 +41,7 @@ class Source(Generic[T]):
     def hashes(self) -> dict[str, str]:
         """What the text is now: sha256 of each file's bytes."""
         if self.files:
-            return {str(path): _sha256(path) for path in self.files}
+            return {str(path): file_hash(path) for path in self.files}
         from sixfold.text import pronounce
 
         return {self.name: pronounce.fingerprint()}
@@ -140,11 +140,6 @@ def _existing(key: str, *names: str) -> Path:
         if path.is_file():
             return path
     raise ValueError(f"{key}: there is no file {' and no '.join(repr(name) for name in names)}")
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_lines(path: Path) -> Iterator[str]:

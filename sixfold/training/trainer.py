@@ -14,6 +14,7 @@ from sixfold.config.schema import Config
 from sixfold.core.batch import Batch
 from sixfold.core.device import autocast, generators, set_generators
 from sixfold.core.ids import PAD
+from sixfold.core.loss import perplexity_of
 from sixfold.core.sharded_tensors import whole, whole_tensors
 from sixfold.models.build import build
 from sixfold.runs import model_files as store
@@ -196,7 +197,7 @@ class Trainer:
             progress.step,
             epoch=self.batches.epoch,
             loss=mean,
-            perplexity=math.exp(min(mean, 700.0)),
+            perplexity=perplexity_of(mean),
             learning_rate=self.rate(),
             gradient=self.gradient,
             tokens=progress.tokens,

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from sixfold.config.schema import Config
+from sixfold.core.loss import perplexity_of
 from sixfold.decoding.generator import GenerationSession, Generator
 from sixfold.decoding.records import Line
 from sixfold.decoding.session import Stopped
@@ -97,7 +98,7 @@ class Validation:
         if losses is None:
             return None
         loss = sum(total for total, _ in losses) / sum(scored for _, scored in losses)
-        scores = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+        scores = {"loss": loss, "perplexity": perplexity_of(loss)}
         if self.metric not in METRICS:
             return scores
         if not math.isfinite(loss):  # a model that knows no probabilities has nothing to say

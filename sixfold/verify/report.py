@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import tempfile
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
+from sixfold.core.names import unknown
 from sixfold.spec.registry import import_file
 from sixfold.verify import decoding as computed
 from sixfold.verify import export as exported
@@ -39,9 +39,7 @@ def choose(keys: Sequence[str] = ()) -> list[Equality]:
     known = {each.key: each for each in EQUALITIES}
     for key in keys:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise ValueError(f"there is no equality {key!r}; {hint}there are {', '.join(known)}")
+            raise ValueError(unknown("equality", key, known))
     return [each for each in EQUALITIES if not keys or each.key in keys]
 
 

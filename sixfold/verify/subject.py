@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
 from sixfold.api.describe import who_writes
 from sixfold.config.schema import Config, read_config
 from sixfold.core.device import choose_device
+from sixfold.decoding.session import check_sizes
 from sixfold.models.model import Model
 from sixfold.runs import model_files as store
 from sixfold.runs.run import Run
@@ -154,11 +155,11 @@ class VerifiedRun:
 
 def misfits(tokenizers: Tokenizers, model: Model) -> str:
     """What is wrong with the sizes of tokenizers; empty if nothing is."""
-    stacks: tuple[tuple[str, Literal["encoder", "decoder"]], ...] = (("source", "encoder"), ("target", "decoder"))
-    for (side, stack), tokenizer in zip(stacks, tokenizers, strict=True):
-        words = model.sizes.vocabulary(stack)
-        if len(tokenizer) != words:
-            return f"the {side} tokenizer has {len(tokenizer):,} ids, but the model was made for {words:,}"
+    try:
+        check_sizes(model, tokenizers.source, "source", "encoder")
+        check_sizes(model, tokenizers.target, "target", "decoder")
+    except ValueError as error:
+        return str(error)
     return ""
 
 

@@ -12,7 +12,7 @@ from sixfold import BOS, EOS
 from sixfold.config.schema import Decoding
 from sixfold.decoding.records import Translation
 from sixfold.decoding.translator import Translator
-from sixfold.disk.atomic import new_directory, save_tensors
+from sixfold.disk.atomic import STAGED, new_directory, save_tensors
 from sixfold.foreign import directory as writing
 from sixfold.foreign import safetensors as to_safetensors
 from sixfold.foreign.agreement import Agreement, _gap, compare, sample
