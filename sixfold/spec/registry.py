@@ -24,6 +24,7 @@ from typing import Any
 
 from sixfold.core.names import did_you_mean
 from sixfold.core.place import Sizes
+from sixfold.spec.moved import where_now
 from sixfold.spec.spec import SLOTS, Spec
 
 
@@ -224,4 +225,5 @@ def import_file(path: str | Path) -> None:
         del sys.modules[module.__name__]
         _registered.clear()
         _registered.update(before)
-        raise ValueError(f"{path} could not be imported: {type(error).__name__}: {error}") from error
+        advice = where_now(error) if isinstance(error, ImportError) else ""
+        raise ValueError(f"{path} could not be imported: {type(error).__name__}: {error}{advice}") from error
