@@ -115,11 +115,11 @@ def _file(file: str | Files) -> str:
 
 
 def _progress(run: Run, config: Config, records: list[dict[str, Any]]) -> dict[str, Any]:
-    from sixfold.training.checkpoint import places
+    from sixfold.training.checkpoint import checkpoints_in
 
     trained = [record for record in records if record["kind"] == "train"]
     last = trained[-1] if trained else {}
-    checkpoints = sorted(int(place.name.removeprefix("step-")) for place in places(run.training))
+    checkpoints = sorted(int(path.name.removeprefix("step-")) for path in checkpoints_in(run.training))
     ended = bool(records) and records[-1]["kind"] == "stopped"
     return {
         "step": max([0, *checkpoints, *(record["step"] for record in records[-1:])]),

@@ -6,7 +6,7 @@
                       │                                                 │
                       └────── select the hypotheses that go on ◀────────┘
 
-Those that are done wait until others take their place, so that the batch stays full and nothing is
+Those that are done wait until others take their row, so that the batch stays full and nothing is
 moved; where moving costs nothing, they leave at once. Each sentence has w hypotheses, side by side;
 those of one sentence have said the same number of tokens, those of another may have said more. Which
 sentences share a batch makes no difference to any.
@@ -90,8 +90,8 @@ class OpenHypothesis:
 
     tokens: tuple[int, ...] = ()
     log_probs: tuple[float, ...] = ()  # the model's own
-    rank: float = 0.0  # the sum of what its words were chosen by; −∞: an empty place
-    place: int = 0  # where the hypothesis was, that it goes on from
+    rank: float = 0.0  # the sum of what its words were chosen by; −∞: an empty row
+    parent: int = 0  # index of the hypothesis that it continues
     coverage: Tensor | None = None  # (n,): how much it has looked at each source token, if a rule wants to know
 
     @property
@@ -103,14 +103,14 @@ class OpenHypothesis:
         self.tokens, self.log_probs = (*self.tokens, word), (*self.log_probs, log_p)
         self.rank += rank
 
-    def say(self, word: int, log_p: float, rank: float, place: int) -> OpenHypothesis:
+    def say(self, word: int, log_p: float, rank: float, parent: int) -> OpenHypothesis:
         """Another hypothesis, that goes on from this one."""
-        return OpenHypothesis((*self.tokens, word), (*self.log_probs, log_p), rank, place, self.coverage)
+        return OpenHypothesis((*self.tokens, word), (*self.log_probs, log_p), rank, parent, self.coverage)
 
 
-def empty(place: int) -> OpenHypothesis:
-    """A place where no hypothesis is: the step goes over it, and nobody looks."""
-    return OpenHypothesis((EOS,), rank=-math.inf, place=place)
+def empty(index: int) -> OpenHypothesis:
+    """A row without a hypothesis: the step computes it, and nothing reads the result."""
+    return OpenHypothesis((EOS,), rank=-math.inf, parent=index)
 
 
 @dataclass
@@ -125,8 +125,8 @@ class Sentence:
     cut: list[bool] = field(default_factory=list)  # w, at the limit: which of them would have gone on
     watched: bool = False  # a rule wants to know where it looked
 
-    def ended(self, place: int) -> bool:
-        return not (self.cut and self.cut[place])
+    def ended(self, index: int) -> bool:
+        return not (self.cut and self.cut[index])
 
 
 class Candidates(NamedTuple):
@@ -229,13 +229,13 @@ class RunningBatch:
             state = state.select(torch.arange(len(jobs), device=self.step.device)[:, None].expand(-1, width))
         free = [number for number, sentence in enumerate(self.sentences) if sentence.done][: len(jobs)]
         self.state = state if self.state is None else self.state.join(state, free)
-        for job, place in zip_longest(jobs, free):
+        for job, row in zip_longest(jobs, free):
             sentence, newest = self._begin(job), [job.prompt[-1]] * width
-            if place is None:
+            if row is None:
                 self.sentences.append(sentence)
                 self.newest.append(newest)
             else:
-                self.sentences[place], self.newest[place] = sentence, newest
+                self.sentences[row], self.newest[row] = sentence, newest
 
     def _begin(self, job: Job) -> Sentence:
         sentence = self.method.begin(job)
@@ -271,14 +271,14 @@ class RunningBatch:
         if any(sentence.job.rules for sentence in self.sentences):
             chosen, shift = scores.clone(), log_z.clone()
         for number, sentence in enumerate(self.sentences):
-            room = sentence.job.limit - sentence.steps
-            if sentence.done or not (sentence.job.rules or room == 0):
+            budget = sentence.job.limit - sentence.steps
+            if sentence.done or not (sentence.job.rules or budget == 0):
                 continue
             if sentence.job.rules:
                 chosen[number] -= log_z[number, :, None]
                 shift[number] = 0
-                _apply(sentence, chosen[number], room)
-            if room == 0:
+                _apply(sentence, chosen[number], budget)
+            if budget == 0:
                 sentence.cut = (chosen[number].argmax(-1) != EOS).tolist()
                 end = chosen[number, :, EOS].clone()
                 chosen[number] = -torch.inf
@@ -289,14 +289,14 @@ class RunningBatch:
         """Bring the rows to where the method wants them."""
         still = list(range(self.method.width))
         if len(still) > 1:  # one has nowhere to go
-            places = [self._places(sentence) for sentence in self.sentences]
-            if any(line != still for line in places):
-                self._select(range(len(places)), places)
+            parents = [self._parents(sentence) for sentence in self.sentences]
+            if any(line != still for line in parents):
+                self._select(range(len(parents)), parents)
         self.newest = [[each.tokens[-1] for each in sentence.open] for sentence in self.sentences]
 
-    def _places(self, sentence: Sentence) -> list[int]:
+    def _parents(self, sentence: Sentence) -> list[int]:
         """From which of its rows each hypothesis goes on."""
-        return list(range(self.method.width)) if sentence.done else [each.place for each in sentence.open]
+        return list(range(self.method.width)) if sentence.done else [each.parent for each in sentence.open]
 
     def close_ranks(self) -> None:
         """Who is done leaves when it is worth the copying, or could go no further."""
@@ -309,16 +309,16 @@ class RunningBatch:
             self.sentences = [self.sentences[number] for number in stay]
             self.newest = [self.newest[number] for number in stay]
 
-    def _select(self, stay: Sequence[int], places: Sequence[Sequence[int]]) -> None:
+    def _select(self, stay: Sequence[int], parents: Sequence[Sequence[int]]) -> None:
         """Go on with these sentences, from these of their rows."""
         width = self.method.width
-        rows = [[number * width + place for place in line] for number, line in zip(stay, places, strict=True)]
+        rows = [[number * width + parent for parent in line] for number, line in zip(stay, parents, strict=True)]
         self.state = self.state.select(torch.tensor(rows, device=self.step.device)) if self.state and rows else None
 
 
-def _apply(sentence: Sentence, log_p: Tensor, room: int) -> None:
+def _apply(sentence: Sentence, log_p: Tensor, budget: int) -> None:
     """Let the rules of a sentence change log p (w, V) of its hypotheses."""
     for each, row in zip(sentence.open, log_p, strict=True):
         if each.alive:
             for rule in sentence.job.rules:
-                rule.apply(row, each.tokens, room)
+                rule.apply(row, each.tokens, budget)

@@ -194,11 +194,11 @@ def _check_length(model: Model, row: _Row, number: int, batch_tokens: int) -> No
 def _batches(rows: Sequence[_Row], batch_tokens: int) -> Iterator[list[int]]:
     """Places of rows of like length: how many they are times the longest side is at most `batch_tokens`."""
     batch: list[int] = []
-    for place in sorted(range(len(rows)), key=lambda place: (-rows[place].length, -len(rows[place].target))):
+    for index in sorted(range(len(rows)), key=lambda index: (-rows[index].length, -len(rows[index].target))):
         if batch and (len(batch) + 1) * rows[batch[0]].length > batch_tokens:
             yield batch
             batch = []
-        batch.append(place)
+        batch.append(index)
     if batch:
         yield batch
 

@@ -128,14 +128,14 @@ def _masked_batch(examples: Examples, rows: Array, keys: Array, vocab: int) -> B
 def _pad(ragged: Ragged, rows: Array, close: bool = False) -> tuple[Array, Array]:
     """Rows (R, L), filled up with PAD, and which of the cells are real; each with EOS at its end if `close`."""
     ids, lengths = ragged.gather(rows)
-    places = np.arange(int(lengths.max()) + close)
-    text = places < lengths[:, None]
+    columns = np.arange(int(lengths.max()) + close)
+    text = columns < lengths[:, None]
     padded = np.full(text.shape, PAD, np.int64)
     padded[text] = ids
     if not close:
         return padded, text
     padded[np.arange(len(rows)), lengths] = EOS
-    return padded, places <= lengths[:, None]
+    return padded, columns <= lengths[:, None]
 
 
 def _shift(targets: Array, real: Array) -> Array:

@@ -83,15 +83,15 @@ def plan_epoch(
     tiles = make_tiles(lengths, rows, batch_tokens // number, generator)
     steps: list[StepTiles] = []
     step: list[Tile] = []
-    room = batch_tokens
-    for place in generator.permutation(len(tiles)):
-        tile = tiles[place]
+    budget = batch_tokens
+    for index in generator.permutation(len(tiles)):
+        tile = tiles[index]
         needed = lengths.budget(tile)
-        if step and (needed > room or number == 1):
+        if step and (needed > budget or number == 1):
             steps.append(tuple(step))
-            step, room = [], batch_tokens
+            step, budget = [], batch_tokens
         step.append(tile)
-        room -= needed
+        budget -= needed
     return [*steps, tuple(step)]
 
 
@@ -145,9 +145,9 @@ def _halve(lengths: Lengths, rows: Array, budget: int, generator: np.random.Gene
         ordered = rows[np.argsort(side[rows], kind="stable")]
         costs = _costs(lengths, ordered, budget)[cuts]
         costs *= 1 + _JITTER * generator.random(len(costs))
-        place = int(costs.argmin())
-        if best is None or costs[place] < best[0]:
-            best = costs[place], ordered, low + place
+        index = int(costs.argmin())
+        if best is None or costs[index] < best[0]:
+            best = costs[index], ordered, low + index
     assert best is not None
     _, ordered, cut = best
     return ordered[:cut], ordered[cut:]

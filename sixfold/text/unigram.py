@@ -159,14 +159,14 @@ def _select(pieces: Sequence[bytes], kept: Truths) -> list[bytes]:
 def _short(words: Mapping[bytes, int]) -> dict[bytes, int]:
     """The words with the long ones cut, as far as there is room."""
     short: dict[bytes, int] = {}
-    room = _MOST_LETTERS
+    budget = _MOST_LETTERS
     for word, count in words.items():
         letters = word.decode()
-        for place in range(0, len(letters), _LONGEST_WORD):
-            part = letters[place : place + _LONGEST_WORD].encode()
-            room -= 0 if part in short else len(part)
+        for start in range(0, len(letters), _LONGEST_WORD):
+            part = letters[start : start + _LONGEST_WORD].encode()
+            budget -= 0 if part in short else len(part)
             short[part] = short.get(part, 0) + count
-        if room <= 0:
+        if budget <= 0:
             break
     return short
 
@@ -190,14 +190,14 @@ def _seed(words: Mapping[bytes, int], most: int) -> tuple[Lattice, list[bytes], 
     """The bytes, and the frequent parts of words that begin and end with whole characters."""
     lengths, counts = np.array([len(word) for word in words]), np.array([*words.values()], dtype=np.float64)
     text = np.frombuffer(b"".join(word + b" " for word in words), dtype=np.uint8)
-    places = [*_repeated(text, lengths, np.repeat(counts, lengths + 1))]
-    gains = np.concatenate([np.zeros(0)] + [length * part.counts for length, part in enumerate(places[1:], 2)])
+    parts_by_length = [*_repeated(text, lengths, np.repeat(counts, lengths + 1))]
+    gains = np.concatenate([np.zeros(0)] + [length * part.counts for length, part in enumerate(parts_by_length[1:], 2)])
     chosen = np.zeros(len(gains), dtype=bool)
     chosen[np.argsort(-gains, kind="stable")[: most - _BYTES]] = True
     chosen &= gains > 0
     number = np.where(chosen, np.cumsum(chosen, dtype=np.int32) - 1 + _BYTES, -1).astype(np.int32)
     pieces, edges, seen = [bytes([byte]) for byte in range(_BYTES)], [], 0
-    for length, part in enumerate(places, 1):
+    for length, part in enumerate(parts_by_length, 1):
         ids = np.arange(_BYTES, dtype=np.int32) if length == 1 else number[seen : seen + len(part.counts)]
         seen += 0 if length == 1 else len(part.counts)
         piece = ids[part.rank]
@@ -205,7 +205,7 @@ def _seed(words: Mapping[bytes, int], most: int) -> tuple[Lattice, list[bytes], 
         edges.append(np.stack([start, start + length, piece[piece >= 0]]))
         if length > 1:
             pieces += [text[i : i + length].tobytes() for i in part.example[ids >= 0]]
-    weights = np.maximum(np.concatenate([places[0].counts, gains[chosen]]), _LEAST)
+    weights = np.maximum(np.concatenate([parts_by_length[0].counts, gains[chosen]]), _LEAST)
     return Lattice.of(lengths, counts, *np.concatenate(edges, axis=1)), pieces, weights
 
 

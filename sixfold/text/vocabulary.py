@@ -40,9 +40,9 @@ def find_vocabulary(kind: str, texts: Iterable[str], size: int | None) -> Vocabu
         return _characters(texts, size)
     if kind in ("words", "symbols"):
         return _between_spaces(kind, texts, size)
-    room = (USUAL_SIZE if size is None else size) - len(CONTROLS)
+    budget = (USUAL_SIZE if size is None else size) - len(CONTROLS)
     find = _pairs if kind == "bpe" else _likely_parts
-    return find(evenly(texts, _MOST_TEXTS, _MOST_CHARACTERS), room)
+    return find(evenly(texts, _MOST_TEXTS, _MOST_CHARACTERS), budget)
 
 
 def evenly(texts: Iterable[str], most_texts: int, most_characters: int) -> list[str]:
@@ -54,13 +54,13 @@ def evenly(texts: Iterable[str], most_texts: int, most_characters: int) -> list[
     kept: dict[int, str] = {}  # by place
     limit, characters = _WHOLE, 0
     for number, text in enumerate(texts):
-        place = number * _GOLDEN % _WHOLE
-        if place < limit:
-            kept[place] = text
+        rank = number * _GOLDEN % _WHOLE
+        if rank < limit:
+            kept[rank] = text
             characters += len(text)
         while len(kept) > 1 and (len(kept) > most_texts or characters > most_characters):
             limit //= 2
-            kept = {place: text for place, text in kept.items() if place < limit}
+            kept = {rank: text for rank, text in kept.items() if rank < limit}
             characters = sum(map(len, kept.values()))
     return [*kept.values()]
 
@@ -91,8 +91,8 @@ def _characters(texts: Iterable[str], size: int | None) -> Vocabulary:
         counts.update(text)
     least = 2 if size is None and len(counts) > _MANY_CHARACTERS else 1
     seen = [char for char in _by_count(counts) if counts[char] >= least and not char.isascii()]
-    room = len(seen) if size is None else size - _LEAST_BYTES
-    return Vocabulary(BYTES + ["".join(BYTES[byte] for byte in char.encode()) for char in seen[:room]])
+    budget = len(seen) if size is None else size - _LEAST_BYTES
+    return Vocabulary(BYTES + ["".join(BYTES[byte] for byte in char.encode()) for char in seen[:budget]])
 
 
 def _between_spaces(kind: str, texts: Iterable[str], size: int | None) -> Vocabulary:
@@ -100,13 +100,13 @@ def _between_spaces(kind: str, texts: Iterable[str], size: int | None) -> Vocabu
     for text in texts:
         counts.update(text.split(" "))
     del counts[""]
-    room = len(counts) if size is None else size - len(CONTROLS)
-    if kind == "symbols" and len(counts) > room:
+    budget = len(counts) if size is None else size - len(CONTROLS)
+    if kind == "symbols" and len(counts) > budget:
         raise ValueError(
             f"a vocabulary of {size} is too small: there are {len(counts)} different symbols, which with "
             f"{len(CONTROLS)} ids that control the model makes {len(counts) + len(CONTROLS)}"
         )
-    return Vocabulary(_by_count(counts)[:room])
+    return Vocabulary(_by_count(counts)[:budget])
 
 
 def _by_count(counts: Counter[str]) -> list[str]:
@@ -114,18 +114,18 @@ def _by_count(counts: Counter[str]) -> list[str]:
     return sorted(counts, key=lambda entry: (-counts[entry], entry))
 
 
-def _pairs(sample: list[str], room: int) -> Vocabulary:
+def _pairs(sample: list[str], budget: int) -> Vocabulary:
     """Byte-pair encoding: as long as there is room, the most frequent pair of neighbours becomes a piece."""
     rust = tokenizers.Tokenizer(models.BPE())
     rust.pre_tokenizer = splitter("bpe")
-    trainer = trainers.BpeTrainer(vocab_size=room, min_frequency=2, initial_alphabet=BYTES, show_progress=False)
+    trainer = trainers.BpeTrainer(vocab_size=budget, min_frequency=2, initial_alphabet=BYTES, show_progress=False)
     rust.train_from_iterator(sample, trainer, length=len(sample))
     merges = [(left, right) for left, right in json.loads(rust.to_str())["model"]["merges"]]
     pieces = dict.fromkeys([*BYTES, *(left + right for left, right in merges)])  # two pairs may make the same piece
     return Vocabulary([*pieces], merges)
 
 
-def _likely_parts(sample: list[str], room: int) -> Vocabulary:
+def _likely_parts(sample: list[str], budget: int) -> Vocabulary:
     """A unigram model: of all frequent parts of words, those that the likelihood of the text needs most."""
     cut, counts = splitter("unigram"), Counter[str]()
     for text in sample:
@@ -133,5 +133,5 @@ def _likely_parts(sample: list[str], room: int) -> Vocabulary:
     del sample  # what follows needs the memory
     byte_of = {letter: byte for byte, letter in enumerate(BYTES)}
     words = {bytes(byte_of[letter] for letter in word): counts[word] for word in _by_count(counts)}
-    found = train_unigram(words, room)
+    found = train_unigram(words, budget)
     return Vocabulary(["".join(BYTES[byte] for byte in piece) for piece in found], scores=[*found.values()])

@@ -129,9 +129,9 @@ class LastCheckpoints(Average):
     def _steps_before(self, step: int) -> list[int]:
         """Of the checkpoints to average with the weights of a step."""
         found: list[int] = []
-        for place in checkpoint.places(self._folder):
+        for directory in checkpoint.checkpoints_in(self._folder):
             try:
-                state = checkpoint.read_state(place)
+                state = checkpoint.read_state(directory)
             except DamagedError:
                 continue
             if state["step"] < step and state.get("grid") and state.get("healthy"):

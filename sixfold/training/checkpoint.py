@@ -65,14 +65,14 @@ class Checkpoint:
 
 
 def write(
-    place: Path, state: Mapping[str, Any], tensors: Mapping[str, Tensors], processes: Processes | None = None
+    directory: Path, state: Mapping[str, Any], tensors: Mapping[str, Tensors], processes: Processes | None = None
 ) -> None:
     """Write a checkpoint: `state` must be JSON and name its step; each group of tensors becomes a file.
 
     What is cut up is written by all processes, and all must call; the rest is written by the first.
     """
     processes = processes or Processes()
-    with new_directory(place) if processes.first else nullcontext(place) as own:
+    with new_directory(directory) if processes.first else nullcontext(directory) as own:
         aside = own.with_name(processes.agree(own.name))
         for name, group in tensors.items():
             parts = {key: tensor for key, tensor in group.items() if is_cut(tensor)}
@@ -96,47 +96,47 @@ def _hashes(aside: Path, processes: Processes) -> dict[str, str]:
     return {path.relative_to(aside).as_posix(): file_hash(path) for path in share(paths, processes)}
 
 
-def read(place: Path) -> Checkpoint:
+def read(directory: Path) -> Checkpoint:
     """The checkpoint in a directory, or DamagedError with the reason."""
-    state = read_state(place)
+    state = read_state(directory)
     try:
         for name, expected in state["files"].items():
-            if file_hash(place / name) != expected:
-                raise DamagedError(f"{place / name} is not as it was written")
+            if file_hash(directory / name) != expected:
+                raise DamagedError(f"{directory / name} is not as it was written")
     except OSError as error:
-        raise DamagedError(f"{place} is damaged: {error}") from None
-    return Checkpoint(place, state)
+        raise DamagedError(f"{directory} is damaged: {error}") from None
+    return Checkpoint(directory, state)
 
 
-def trust(place: Path) -> Checkpoint:
+def trust(directory: Path) -> Checkpoint:
     """The same of one that somebody else has read and found whole."""
-    return Checkpoint(place, read_state(place))
+    return Checkpoint(directory, read_state(directory))
 
 
-def read_state(place: Path) -> dict[str, Any]:
+def read_state(directory: Path) -> dict[str, Any]:
     """What `state.json` says, or DamagedError: nothing else is raised, whatever is in the file."""
-    path = place / "state.json"
+    path = directory / "state.json"
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise DamagedError(f"{place} is damaged: {error}") from None
+        raise DamagedError(f"{directory} is damaged: {error}") from None
     if not isinstance(state, dict):
-        raise DamagedError(f"{place} is damaged: {path.name} holds a {type(state).__name__}, not names and values")
+        raise DamagedError(f"{directory} is damaged: {path.name} holds a {type(state).__name__}, not names and values")
     if state.get("format") != FORMAT:
-        raise DamagedError(f"{place} has format {state.get('format')!r}; this version of sixfold reads {FORMAT!r}")
+        raise DamagedError(f"{directory} has format {state.get('format')!r}; this version of sixfold reads {FORMAT!r}")
     if not is_intact(state):
         raise DamagedError(f"{path} is not as it was written")
-    _need(place, state, _OF_EACH)
+    _need(directory, state, _OF_EACH)
     return state
 
 
-def _need(place: Path, state: Mapping[str, Any], keys: Mapping[str, type]) -> None:
+def _need(directory: Path, state: Mapping[str, Any], keys: Mapping[str, type]) -> None:
     for key, kind in keys.items():
         if not isinstance(state.get(key), kind):
-            raise DamagedError(f"{place} is damaged: state.json lacks {key!r}, or it is no {kind.__name__}")
+            raise DamagedError(f"{directory} is damaged: state.json lacks {key!r}, or it is no {kind.__name__}")
 
 
-def places(folder: Path) -> list[Path]:
+def checkpoints_in(folder: Path) -> list[Path]:
     """The checkpoints of a run, the last first."""
     found = {path: path.name.removeprefix("step-") for path in folder.glob("step-*")}
     return sorted((p for p, number in found.items() if number.isdecimal()), key=lambda p: -int(found[p]))
@@ -144,10 +144,10 @@ def places(folder: Path) -> list[Path]:
 
 def latest(folder: Path) -> Iterator[Checkpoint | DamagedError]:
     """From the last back: what is damaged, and finally one that is whole, from which a run can go on."""
-    for place in places(folder):
+    for directory in checkpoints_in(folder):
         try:
-            found = read(place)
-            _need(place, found.state, _OF_A_RUN)
+            found = read(directory)
+            _need(directory, found.state, _OF_A_RUN)
             yield found
             return
         except DamagedError as damage:
@@ -156,17 +156,17 @@ def latest(folder: Path) -> Iterator[Checkpoint | DamagedError]:
 
 def states(folder: Path) -> Iterator[dict[str, Any]]:
     """What each checkpoint says of itself, the last first; damaged ones have nothing to say."""
-    for place in places(folder):
+    for directory in checkpoints_in(folder):
         with suppress(DamagedError):
-            yield read_state(place)
+            yield read_state(directory)
 
 
 def prune(folder: Path, keep: Iterable[int]) -> None:
     """Delete all checkpoints but those of these steps."""
     wanted = {f"step-{step}" for step in keep}
-    for place in places(folder):
-        if place.name not in wanted:
-            remove_directory(place)
+    for directory in checkpoints_in(folder):
+        if directory.name not in wanted:
+            remove_directory(directory)
 
 
 def optimizer_tensors(model: nn.Module, optimizers: Iterable[Optimizer]) -> dict[str, Tensor]:

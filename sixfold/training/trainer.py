@@ -271,7 +271,7 @@ class Trainer:
         in their place, they may stay.
         """
         now, keep = self.progress.step, self.config.training.keep
-        steps = [int(p.name.removeprefix("step-")) for p in checkpoint.places(self.run.training)]
+        steps = [int(p.name.removeprefix("step-")) for p in checkpoint.checkpoints_in(self.run.training)]
         recent, later = [s for s in steps if s <= now], [s for s in steps if s > now]
         wanted = {*recent[:keep], self.progress.best_step, *self.average.needs(recent), *self.good_steps()[:1]}
         checkpoint.prune(self.run.training, wanted if later_too else wanted.union(later))

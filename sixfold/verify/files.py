@@ -31,9 +31,9 @@ def weights(subject: VerifiedRun) -> Measured:
     """Bit for bit; and the same as in the checkpoint of the best step, where that is kept."""
     model = store.load(subject.directory)
     loaded = model.state_dict()
-    place = subject.scratch / "saved"
-    store.save(model, place)
-    again = furthest(loaded, store.load(place).state_dict())
+    path = subject.scratch / "saved"
+    store.save(model, path)
+    again = furthest(loaded, store.load(path).state_dict())
     best = _best_checkpoint(subject)
     if best is None:
         return Measured(again, "no checkpoint of this step is left to compare with")
@@ -64,12 +64,12 @@ def _best_checkpoint(subject: VerifiedRun) -> checkpoint.Checkpoint | None:
 )
 def checkpoints(subject: VerifiedRun) -> Measured:
     """All of them; the first that is damaged is named."""
-    places = checkpoint.places(subject.run.training)
-    if not places:
+    checkpoints = checkpoint.checkpoints_in(subject.run.training)
+    if not checkpoints:
         raise NotApplicable("no checkpoints are kept")
-    for place in places:
-        checkpoint.read(place)
-    number = f"{len(places)} checkpoint{'s' if len(places) > 1 else ''}"
+    for path in checkpoints:
+        checkpoint.read(path)
+    number = f"{len(checkpoints)} checkpoint{'s' if len(checkpoints) > 1 else ''}"
     return Measured(0.0, left=f"the files of {number}")
 
 
@@ -84,12 +84,12 @@ def tokenizers(subject: VerifiedRun) -> Measured:
     found = Tokenizers.load(subject.directory)
     if misfit := misfits(found, store.skeleton(subject.directory)):
         raise ValueError(misfit)
-    place = subject.scratch / "tokenizers"
-    place.mkdir()
-    found.save(place)
+    path = subject.scratch / "tokenizers"
+    path.mkdir()
+    found.save(path)
     mine = _fingerprints(found)
     records = list(_recorded(subject))
-    for where, fingerprints in [("saved and loaded again", _fingerprints(Tokenizers.load(place))), *records]:
+    for where, fingerprints in [("saved and loaded again", _fingerprints(Tokenizers.load(path))), *records]:
         if fingerprints != mine:
             return Measured(math.inf, f"another tokenizer than in {where}")
     if not records:

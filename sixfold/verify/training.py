@@ -186,8 +186,8 @@ def _deterministic() -> Iterator[None]:
 def _twin(subject: VerifiedRun, name: str) -> Run:
     """A run that begins where this one is. Its checkpoints are links to this one's files, which nobody writes to."""
     twin = Run(_folder(subject, name))
-    for place in checkpoint.places(subject.run.training):
-        for file in place.rglob("*"):
+    for directory in checkpoint.checkpoints_in(subject.run.training):
+        for file in directory.rglob("*"):
             if file.is_file():
                 link = twin.training / file.relative_to(subject.run.training)
                 link.parent.mkdir(parents=True, exist_ok=True)

@@ -170,12 +170,12 @@ def test_resuming_finds_all_it_needs_after_pruning(keep, tmp_path):
         for directory, results in ((few, found), (every, expected)):
             results.append(average_of(3, directory, keep).weights(model.state_dict(), step)["weight"].tolist())
             save(directory, step, model)
-        recent = [int(p.name.removeprefix("step-")) for p in checkpoint.places(few / "training")]
+        recent = [int(p.name.removeprefix("step-")) for p in checkpoint.checkpoints_in(few / "training")]
         checkpoint.prune(few / "training", {*recent[:keep], *average_of(3, few, keep).needs(recent)})
         found.append(average_of(3, few, keep).weights(model.state_dict(), step)["weight"].tolist())  # resumed here
         expected.append(expected[-1])
     assert found == expected
-    assert len(checkpoint.places(few / "training")) == keep + 2
+    assert len(checkpoint.checkpoints_in(few / "training")) == keep + 2
 
 
 def test_exponential_of_shards_is_that_of_whole_tensors(alone, tmp_path):

@@ -44,7 +44,7 @@ def damage(path):
 
 
 def names(run):
-    return [place.name for place in checkpoint.places(run.training)]
+    return [place.name for place in checkpoint.checkpoints_in(run.training)]
 
 
 def test_a_checkpoint_just_written_is_kept_whatever_the_future_was(run):

@@ -42,7 +42,7 @@ def runs(tmp_path_factory, worker_id):
 
 
 def weights(run, step=None):
-    places = checkpoint.places(run.training)
+    places = checkpoint.checkpoints_in(run.training)
     return checkpoint.read(places[0] if step is None else run.training / f"step-{step}").tensors("model")
 
 
@@ -145,7 +145,7 @@ def test_a_signal_to_torchrun_saves_and_an_error_is_said_once(tmp_path):
     assert process.returncode != 0
     stopped = list(run.records())[-1]
     assert stopped == {"kind": "stopped", "step": stopped["step"], "reason": "SIGTERM asked to stop"}
-    assert checkpoint.read(checkpoint.places(run.training)[0]).step == stopped["step"]
+    assert checkpoint.read(checkpoint.checkpoints_in(run.training)[0]).step == stopped["step"]
     assert said.count("--resume") == 1, said
 
     again = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)

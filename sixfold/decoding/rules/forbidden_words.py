@@ -48,18 +48,18 @@ class ForbiddenWords(Rule):
         state = self._walk(said)
         return not self._texts.may_end(state) if over else self._texts.way_out(state) == FAR
 
-    def apply(self, log_p: Tensor, said: Sequence[int], room: int) -> None:
+    def apply(self, log_p: Tensor, said: Sequence[int], budget: int) -> None:
         # Without room the end alone can be chosen; but what the model would have said is still told apart.
-        log_p.masked_fill_(self._mask(self._walk(said), min(max(room, 1), FAR), log_p.device), -torch.inf)
+        log_p.masked_fill_(self._mask(self._walk(said), min(max(budget, 1), FAR), log_p.device), -torch.inf)
 
-    def _mask(self, state: TextState, room: int, device: torch.device) -> Tensor:
+    def _mask(self, state: TextState, budget: int, device: torch.device) -> Tensor:
         """(V,): which words are forbidden."""
-        mask = self._masks.get((state, room, device))
+        mask = self._masks.get((state, budget, device))
         if mask is None:
             if len(self._masks) >= _MOST_MASKS:
                 self._masks.clear()
-            mask = torch.from_numpy(self._texts.ways_out(state) >= room).to(device)
-            self._masks[state, room, device] = mask
+            mask = torch.from_numpy(self._texts.ways_out(state) >= budget).to(device)
+            self._masks[state, budget, device] = mask
         return mask
 
 
@@ -168,6 +168,6 @@ class _Texts:
         if number == len(self._matches):
             self._matches.append(match)
             if number == len(self._table):
-                room = np.full_like(self._table, _UNKNOWN)
-                self._table = np.concatenate([self._table, room])
+                budget = np.full_like(self._table, _UNKNOWN)
+                self._table = np.concatenate([self._table, budget])
         return number

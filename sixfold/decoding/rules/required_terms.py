@@ -76,7 +76,7 @@ class MustOccur(Rule):
         """The tokens of each term, with and without a space before it."""
         return self._terms.ways
 
-    def apply(self, log_p: Tensor, said: Sequence[int], room: int) -> None:
+    def apply(self, log_p: Tensor, said: Sequence[int], budget: int) -> None:
         state = self._walk(said)
         if len(said) < len(self._prefix) or self._terms.all_in(state.met):
             return
@@ -86,11 +86,11 @@ class MustOccur(Rule):
             self._would_end.add(said)
         if not complete:
             log_p[EOS] = -torch.inf
-        spare = room - self._terms.most(state)
+        spare = budget - self._terms.most(state)
         if 0 < spare < FAR and self._forbidden is not None:
             self._forbidden.apply(log_p, said, spare)
         if spare <= 0 or would_end:
-            self._force(log_p, state, room, must=spare <= 0)
+            self._force(log_p, state, budget, must=spare <= 0)
 
     def progress(self, said: Sequence[int]) -> int:
         return self._terms.progress(self._walk(said))
@@ -100,10 +100,10 @@ class MustOccur(Rule):
             return ()
         return tuple(dict.fromkeys(option.way[0] for option in self._terms.options(self._walk(said))))
 
-    def _force(self, log_p: Tensor, state: _State, room: int, must: bool) -> None:
+    def _force(self, log_p: Tensor, state: _State, budget: int, must: bool) -> None:
         """Leave only words that go on with a term, unless this forbids all and can wait."""
         allowed = torch.zeros_like(log_p, dtype=torch.bool)
-        allowed[self._terms.next_words(state, room)] = True
+        allowed[self._terms.next_words(state, budget)] = True
         if must or (log_p[allowed] > -torch.inf).any():
             log_p.masked_fill_(~allowed, -torch.inf)
 
@@ -171,7 +171,7 @@ class _Terms:
             )
         return self._options[state]
 
-    def next_words(self, state: _State, room: int) -> list[int]:
+    def next_words(self, state: _State, budget: int) -> list[int]:
         """Words after which the terms are nearer, or none is lost if all are there.
 
         A space may come before a term even where it could do without one.
@@ -183,7 +183,7 @@ class _Terms:
         nearer = {word for word, need in needs.items() if need < self.need(state)}
         if not state.space and all(option.way in self._ways[option.term] for option in options):  # none is begun
             nearer.update(self._ways[option.term][0][0] for option in options)
-        return [word for word in nearer if needs[word] < room]
+        return [word for word in nearer if needs[word] < budget]
 
     def progress(self, state: _State) -> int:
         """Tokens of the terms that are there, and of the one that is furthest."""

@@ -43,8 +43,8 @@ class Rule:
         """Whether a text of these tokens is against the rule as it stands, or if not over, however it goes on."""
         return False
 
-    def apply(self, log_p: Tensor, said: Sequence[int], room: int) -> None:
-        """Change log_p (V,) of the next word, in place, if `room` more tokens may be written before EOS."""
+    def apply(self, log_p: Tensor, said: Sequence[int], budget: int) -> None:
+        """Change log_p (V,) of the next word, in place, if `budget` more tokens may be written before EOS."""
 
     def progress(self, said: Sequence[int]) -> int:
         """How many tokens of what it demands have been said."""
@@ -77,7 +77,7 @@ class MinimumLength(Rule):
         if self.tokens > limit:
             raise ValueError(f"the output must have at least {self.tokens} tokens, but at most {limit} may be written")
 
-    def apply(self, log_p: Tensor, said: Sequence[int], room: int) -> None:
+    def apply(self, log_p: Tensor, said: Sequence[int], budget: int) -> None:
         if len(said) < self.tokens:
             log_p[EOS] = -torch.inf
 
@@ -97,7 +97,7 @@ class NoRepeatedNgram(Rule):
         rows = [tuple(said[i : i + self.n]) for i in range(len(said) - self.n + 1)]
         return len(set(rows)) < len(rows)
 
-    def apply(self, log_p: Tensor, said: Sequence[int], room: int) -> None:
+    def apply(self, log_p: Tensor, said: Sequence[int], budget: int) -> None:
         before = self.n - 1
         last = said[len(said) - before :] if before <= len(said) else None
         repeating = [said[i + before] for i in range(len(said) - before) if said[i : i + before] == last]
@@ -119,7 +119,7 @@ class RepetitionPenalty(Rule):
     def describe(self) -> str:
         return f"log p of what was said before times {self.theta:g}"
 
-    def apply(self, log_p: Tensor, said: Sequence[int], room: int) -> None:
+    def apply(self, log_p: Tensor, said: Sequence[int], budget: int) -> None:
         if said:
             log_p[[*set(said)]] *= self.theta
 
@@ -137,7 +137,7 @@ class ForcedPrefix(Rule):
         if len(self.tokens) > limit:
             raise ValueError(f"the prefix has {len(self.tokens)} tokens, but at most {limit} may be written")
 
-    def apply(self, log_p: Tensor, said: Sequence[int], room: int) -> None:
+    def apply(self, log_p: Tensor, said: Sequence[int], budget: int) -> None:
         if len(said) < len(self.tokens):
             token = self.tokens[len(said)]
             only = log_p[token].clone()

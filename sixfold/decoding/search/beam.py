@@ -15,7 +15,7 @@ Diverse beam search (arXiv 1610.02424): groups of hypotheses choose one after an
 λ for each time that an earlier group has just chosen it.
 
 Constrained beam search (arXiv 1804.06609): where a rule demands words, what makes progress with them is
-looked at as well, and the places are divided among the degrees of progress, so that hypotheses which
+looked at as well, and the beam is divided among the degrees of progress, so that hypotheses which
 have already paid for a demanded word are not crowded out by those which have not.
 
 Letters: S sentences, w hypotheses of each, G groups, k hypotheses of each, V words, T words looked at after one.
@@ -37,7 +37,7 @@ from sixfold.decoding.engine import Candidates, Hypothesis, Impossible, Job, Ope
 from sixfold.decoding.search.length_penalty import PLAIN, LengthPenalty
 from sixfold.decoding.search.topk import top
 
-# A word that a hypothesis might say: what it is compared by; the hypothesis's rank, once it has said it; its place; the
+# A word that a hypothesis might say: what it is compared by; the hypothesis's rank, once it has said it; its index; the
 # word; the model's own log-probability of it. There are so many that they are plain tuples.
 Candidate = tuple[float, float, int, int, float]
 
@@ -53,7 +53,7 @@ class Finished(NamedTuple):
 class _Group:
     """Hypotheses that compete with each other."""
 
-    places: range
+    indices: range
     found: dict[Hashable, Finished] = field(default_factory=dict)  # no two the same
     done: bool = False
 
@@ -89,7 +89,7 @@ class Beam:
         """All hypotheses are one and the same at first, so one of each group goes on."""
         each = self.size // self.groups
         groups = [_Group(range(start, start + each)) for start in range(0, self.size, each)]
-        opens = [OpenHypothesis(place=place) if place % each == 0 else empty(place) for place in range(self.size)]
+        opens = [OpenHypothesis(parent=index) if index % each == 0 else empty(index) for index in range(self.size)]
         return _Beams(job, opens, groups=groups, demanding=any(rule.demands for rule in job.rules))
 
     def choose(self, sentences: Sequence[Sentence], words: Candidates) -> None:
@@ -105,10 +105,10 @@ class Beam:
             if not group.done:
                 candidates = best.candidates(number, index)
                 if sentence.demanding:
-                    candidates = _joined(candidates, best.demanded(number, group.places))
+                    candidates = _joined(candidates, best.demanded(number, group.indices))
                 if taken:
                     candidates = _made_dearer(candidates, taken, self.diversity)
-                opens[group.places.start : group.places.stop] = chosen = self._go_on(sentence, group, candidates)
+                opens[group.indices.start : group.indices.stop] = chosen = self._go_on(sentence, group, candidates)
                 if len(sentence.groups) > 1:
                     taken.update(each.tokens[-1] for each in chosen if each.alive)
         sentence.open = opens
@@ -118,39 +118,39 @@ class Beam:
             self._finish(sentence)
 
     def _go_on(self, sentence: _Beams, group: _Group, candidates: Iterable[Candidate]) -> list[OpenHypothesis]:
-        """Put aside who has ended. → who goes on, k places"""
-        size, going = len(group.places), list[list[Candidate]]()
+        """Store hypotheses that have ended. → those that go on, filled up to the size of the group"""
+        size, going = len(group.indices), list[list[Candidate]]()
         for bank in _banks(sentence, candidates):
             others: list[Candidate] = []
             for number, candidate in enumerate(bank, 1):
-                _, rank, place, word, log_p = candidate
+                _, rank, index, word, log_p = candidate
                 if not rank > -math.inf:  # nor is what is no number
                     break
                 if word != EOS:
                     others.append(candidate)
                 elif number <= size:
-                    self._found(sentence, group, place, rank, log_p)
+                    self._found(sentence, group, index, rank, log_p)
                 if number >= size and len(others) == size:
                     break
             going.append(others)
         fair = islice(_fairly(going, size), size)
-        opens = [sentence.open[place].say(word, log_p, rank, place) for _, rank, place, word, log_p in fair]
-        return opens + [empty(place) for place in group.places[len(opens) :]]
+        opens = [sentence.open[index].say(word, log_p, rank, index) for _, rank, index, word, log_p in fair]
+        return opens + [empty(index) for index in group.indices[len(opens) :]]
 
-    def _found(self, sentence: _Beams, group: _Group, place: int, rank: float, log_p: float) -> None:
-        """The hypothesis at this place has ended."""
-        each = sentence.open[place]
+    def _found(self, sentence: _Beams, group: _Group, index: int, rank: float, log_p: float) -> None:
+        """The hypothesis at this index has ended."""
+        each = sentence.open[index]
         log_probs = (*each.log_probs, log_p)
         ranked_by = self.length.score(rank, len(log_probs))
         ranked_by += sum(rule.final(each.tokens, each.coverage) for rule in sentence.job.rules)
         score = self.length.score(sum(log_probs), len(log_probs))
-        found = Finished(ranked_by, Hypothesis(each.tokens, log_probs, score, sentence.ended(place)))
+        found = Finished(ranked_by, Hypothesis(each.tokens, log_probs, score, sentence.ended(index)))
         same = self.same(each.tokens)
         if same not in group.found or group.found[same].ranked_by < ranked_by:
             group.found[same] = found
 
     def _is_done(self, sentence: _Beams, group: _Group) -> bool:
-        opens = [each for each in sentence.open[group.places.start : group.places.stop] if each.rank > -math.inf]
+        opens = [each for each in sentence.open[group.indices.start : group.indices.stop] if each.rank > -math.inf]
         if not opens or len(group.found) < self.n_best:  # other groups may find the same
             return not opens
         to_beat = sorted((found.ranked_by for found in group.found.values()), reverse=True)[self.n_best - 1]
@@ -161,8 +161,8 @@ class Beam:
         """The best of each group, then the second best of each …, until there are enough; then by score."""
         ordered = [sorted(group.found.items(), key=lambda item: -item[1].ranked_by) for group in sentence.groups]
         chosen: dict[Hashable, Finished] = {}
-        for place in range(max(map(len, ordered))):
-            for same, found in (line[place] for line in ordered if place < len(line)):
+        for index in range(max(map(len, ordered))):
+            for same, found in (line[index] for line in ordered if index < len(line)):
                 if len(chosen) < self.n_best:
                     chosen.setdefault(same, found)
         if not chosen:
@@ -187,32 +187,32 @@ class _Best:
         lines = np.arange(number * groups)[:, None]
         rank = rank.reshape(len(lines), -1)  # (S·G, k·T)
         order = np.argsort(-rank, axis=1, kind="stable")[:, : 2 * each + dearer * each]
-        place = order // looked_at + lines % groups * each
+        index = order // looked_at + lines % groups * each
         word, own = (tensor.numpy(force=True).reshape(rank.shape) for tensor in (best.indices, log_p))
-        self._listed = [array.tolist() for array in (rank[lines, order], place, word[lines, order], own[lines, order])]
+        self._listed = [array.tolist() for array in (rank[lines, order], index, word[lines, order], own[lines, order])]
         self._groups = groups
 
     def candidates(self, number: int, group: int) -> Iterable[Candidate]:
-        """At least twice as many as the group has places, the best first; those of rank −∞ are none."""
-        rank, place, word, log_p = (listed[number * self._groups + group] for listed in self._listed)
-        return zip(rank, rank, place, word, log_p, strict=True)
+        """At least twice as many as the group has hypotheses, the best first; those of rank −∞ are none."""
+        rank, index, word, log_p = (listed[number * self._groups + group] for listed in self._listed)
+        return zip(rank, rank, index, word, log_p, strict=True)
 
-    def demanded(self, number: int, places: range) -> Iterator[Candidate]:
+    def demanded(self, number: int, indices: range) -> Iterator[Candidate]:
         """What would make progress with the words that rules demand, and EOS."""
         sentence, words = self.sentences[number], self.words
-        for place in places:
-            each = sentence.open[place]
+        for index in indices:
+            each = sentence.open[index]
             if each.alive:
                 wanted = {word for rule in sentence.job.rules for word in rule.wants(each.tokens)} | {EOS}
                 for word in sorted(wanted):
-                    rank = each.rank + float(words.chosen[number, place, word] - words.shift[number, place])
-                    log_p = float(words.scores[number, place, word] - words.log_z[number, place])
-                    yield rank, rank, place, word, log_p
+                    rank = each.rank + float(words.chosen[number, index, word] - words.shift[number, index])
+                    log_p = float(words.scores[number, index, word] - words.log_z[number, index])
+                    yield rank, rank, index, word, log_p
 
 
 def _made_dearer(candidates: Iterable[Candidate], taken: Counter[int], cost: float) -> list[Candidate]:
     """The candidates, when words cost something for each time that they were taken."""
-    dearer = ((by - cost * taken[word], rank, place, word, log_p) for by, rank, place, word, log_p in candidates)
+    dearer = ((by - cost * taken[word], rank, index, word, log_p) for by, rank, index, word, log_p in candidates)
     return sorted((each for each in dearer if each[1] > -math.inf), key=_best_first)
 
 
@@ -226,12 +226,12 @@ def _best_first(candidate: Candidate) -> float:
     return -candidate[0]
 
 
-def _fairly(banks: Sequence[Sequence[Candidate]], places: int) -> Iterable[Candidate]:
+def _fairly(banks: Sequence[Sequence[Candidate]], indices: int) -> Iterable[Candidate]:
     """The banks in turn; but where they are more than the places, first the best candidate of all.
 
     Else those furthest with what is demanded would crowd out the model's own way, on which it comes where it belongs.
     """
-    if len(banks) <= places:
+    if len(banks) <= indices:
         return _in_turn(banks)
     best = min((bank[0] for bank in banks if bank), key=_best_first, default=None)
     others = [[candidate for candidate in bank if candidate is not best] for bank in banks]
@@ -251,8 +251,8 @@ def _banks(sentence: _Beams, candidates: Iterable[Candidate]) -> Sequence[Iterab
         return [candidates]
     banks: dict[int, list[Candidate]] = {}
     for candidate in candidates:
-        _, _, place, word, _ = candidate
-        said = sentence.open[place].tokens
+        _, _, index, word, _ = candidate
+        said = sentence.open[index].tokens
         said = said if word == EOS else (*said, word)
         banks.setdefault(sum(rule.progress(said) for rule in sentence.job.rules), []).append(candidate)
     return [banks[progress] for progress in sorted(banks, reverse=True)]

@@ -30,31 +30,31 @@ class Greedy:
 
 def go_on(sentences: Sequence[Sentence], words: Candidates, picked_Sw: Tensor, length: LengthPenalty) -> None:
     """Each hypothesis by itself says the word that was picked for it; a sentence is done when all have said EOS."""
-    index = picked_Sw[..., None]
-    log_p = (words.scores.gather(-1, index)[..., 0] - words.log_z).tolist()
+    word_Sw1 = picked_Sw[..., None]
+    log_p = (words.scores.gather(-1, word_Sw1)[..., 0] - words.log_z).tolist()
     ruled = words.chosen is not words.scores
-    rank = (words.chosen.gather(-1, index)[..., 0] - words.shift).tolist() if ruled else log_p
+    rank = (words.chosen.gather(-1, word_Sw1)[..., 0] - words.shift).tolist() if ruled else log_p
     lines = zip(sentences, picked_Sw.tolist(), log_p, rank, strict=True)
     for sentence, picked, log_probs, ranks in lines:
         if sentence.done:
             continue
-        for place, each in enumerate(sentence.open):
+        for index, each in enumerate(sentence.open):
             if each.rank == -math.inf:
                 continue
-            if not ranks[place] > -math.inf:
+            if not ranks[index] > -math.inf:
                 raise Impossible(sentence.job)
-            if picked[place] == EOS:
-                _end(sentence, place, log_probs[place], length)
+            if picked[index] == EOS:
+                _end(sentence, index, log_probs[index], length)
             else:
-                each.go_on(picked[place], log_probs[place], ranks[place])
+                each.go_on(picked[index], log_probs[index], ranks[index])
 
 
-def _end(sentence: Sentence, place: int, log_p: float, length: LengthPenalty) -> None:
-    """A hypothesis is found, and its place is empty."""
-    log_probs = (*sentence.open[place].log_probs, log_p)
+def _end(sentence: Sentence, index: int, log_p: float, length: LengthPenalty) -> None:
+    """A hypothesis has ended, and its row is empty."""
+    log_probs = (*sentence.open[index].log_probs, log_p)
     score = length.score(sum(log_probs), len(log_probs))
-    sentence.found.append(Hypothesis(sentence.open[place].tokens, log_probs, score, sentence.ended(place)))
-    sentence.open[place] = empty(place)
+    sentence.found.append(Hypothesis(sentence.open[index].tokens, log_probs, score, sentence.ended(index)))
+    sentence.open[index] = empty(index)
     if not any(each.alive for each in sentence.open):
         sentence.done = True
         sentence.found.sort(key=lambda hypothesis: -hypothesis.score)

@@ -52,7 +52,7 @@ class Sample:
 
     def begin(self, job: Job) -> Sentence:
         chance = [np.random.Generator(np.random.Philox([job.seed, number])) for number in range(self.width)]
-        return _Drawn(job, [OpenHypothesis(place=place) for place in range(self.width)], chance=chance)
+        return _Drawn(job, [OpenHypothesis(parent=index) for index in range(self.width)], chance=chance)
 
     def choose(self, sentences: Sequence[Sentence], words: Candidates) -> None:
         clocks = np.stack([s.clocks(words.chosen.shape[-1]) for s in sentences if isinstance(s, _Drawn)])
