@@ -146,7 +146,10 @@ def _at_work(run: Run, config: Config, display: Display | None) -> Iterator[tupl
 def _say_what_is_safe(error: OSError, run: Run) -> None:
     """Let an error such as a full disk also say what is not lost."""
     for directory in checkpoint.checkpoints_in(run.training)[:1] if run.exists() else ():
-        step, again = int(directory.name.removeprefix("step-")), f"sixfold train --resume {shlex.quote(str(run.directory))}"
+        step, again = (
+            int(directory.name.removeprefix("step-")),
+            f"sixfold train --resume {shlex.quote(str(run.directory))}",
+        )
         error.add_note(f"all is safe up to step {step:,}: when this is mended, {again} goes on from there")
 
 
