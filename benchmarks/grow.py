@@ -28,7 +28,7 @@ from torch import Tensor
 from sixfold.config.schema import write_config
 from sixfold.models.build import build
 from sixfold.models.model import Model
-from sixfold.runs import model_files as store
+from sixfold.runs import model_files
 from sixfold.runs.run import TOKENIZERS, Run
 
 
@@ -100,8 +100,8 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=6, help="of the encoder and of the decoder")
     options = parser.parse_args()
     config = Run(options.run).read_config()
-    large = grown(store.load(options.run), options.layers)
-    store.save(large, options.out)
+    large = grown(model_files.load(options.run), options.layers)
+    model_files.save(large, options.out)
     for name in TOKENIZERS:
         if (options.run / name).exists():
             shutil.copy(options.run / name, options.out / name)

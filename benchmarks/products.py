@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from sixfold.bench.race import OURS, Contender, race, ratio
-from sixfold.decoding.cpu import gemm as products
+from sixfold.decoding.cpu import gemm
 from sixfold.decoding.cpu.int8 import Matrix
 from sixfold.decoding.cpu.llvm import SET
 
@@ -41,14 +41,14 @@ def pairs(inputs: int, outputs: int, rows: int) -> Iterator[tuple[str, dict[str,
     """What is multiplied by whom: float32, then 8 bits. torch's product of these is of whole numbers alone."""
     x, weight, bias = torch.randn(rows, inputs), torch.randn(outputs, inputs), torch.zeros(outputs)
     y, turned, matrix = torch.empty(rows, outputs), weight.t().contiguous(), Matrix(weight)
-    panels, whole_panels = products.panels(weight.numpy()), matrix.panels
-    filled, scale = (products.filled_up(each.numpy()) for each in (bias, matrix.scale))
+    panels, whole_panels = gemm.panels(weight.numpy()), matrix.panels
+    filled, scale = (gemm.filled_up(each.numpy()) for each in (bias, matrix.scale))
     whole, sums = x.mul(30).to(torch.int8), torch.empty(rows, outputs, dtype=torch.int32)
     x_array, y_array = x.numpy(), y.numpy()
     yield (
         "float32",
         {
-            OURS: lambda: products.multiply(x_array, panels, filled, SET, y_array),
+            OURS: lambda: gemm.multiply(x_array, panels, filled, SET, y_array),
             TORCH: lambda: torch.addmm(bias, x, turned, out=y),
         },
     )
@@ -56,7 +56,7 @@ def pairs(inputs: int, outputs: int, rows: int) -> Iterator[tuple[str, dict[str,
     yield (
         "int8",
         {
-            OURS: lambda: products.multiply_whole(x_array, whole_panels, scale, filled, SET, y_array),
+            OURS: lambda: gemm.multiply_whole(x_array, whole_panels, scale, filled, SET, y_array),
             TORCH: lambda: torch._int_mm(whole, suited, out=sums),
         },
     )
@@ -79,7 +79,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    if products.panels(np.zeros((1, 1), np.float32)) is None:
+    if gemm.panels(np.zeros((1, 1), np.float32)) is None:
         raise SystemExit("this CPU has no AVX-512, and sixfold takes torch's products")
     print("| inputs × outputs | rows | precision | sixfold, GOP/s | torch, GOP/s | torch's time / sixfold's |")
     print("|---|---|---|---|---|---|")

@@ -1,7 +1,7 @@
 """Run directories to work with: some trained for a second, others never."""
 
 from sixfold.config.schema import read_config
-from sixfold.runs import model_files as store
+from sixfold.runs import model_files
 from sixfold.runs.run import Run
 from tests.decoding.test_translator import small_translator
 from tests.decoding.test_writer import small_writer
@@ -21,6 +21,6 @@ def writing(folder, **settings):
 def _write(folder, made, settings):
     run = Run(folder)
     run.begin(read_config(None, settings), {})
-    store.save(made.model.float(), folder)
+    model_files.save(made.model.float(), folder)
     made.tokenizers.save(folder)
     return folder

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from sixfold.cli import main
-from sixfold.config import schema as configuration
-from sixfold.training import runner as start
+from sixfold.config import schema
+from sixfold.training import runner
 from sixfold.training.runner import Outcome
 
 TINY = {
@@ -69,8 +69,8 @@ def asked(monkeypatch):
         calls.append((run, settings, rest))
         return outcome[0]
 
-    monkeypatch.setattr(start, "train", train)
-    monkeypatch.setattr(start, "resume", resume)
+    monkeypatch.setattr(runner, "train", train)
+    monkeypatch.setattr(runner, "resume", resume)
     return calls, outcome
 
 
@@ -113,7 +113,7 @@ def test_ones_own_data_do_not_inherit_from_the_embedded_default(sixfold, asked):
     calls, _ = asked
     sixfold("train", "--data.train", "corpus/train")
     config, out, _ = calls[0]
-    assert config == configuration.read_config(settings={"data.train": "corpus/train"})
+    assert config == schema.read_config(settings={"data.train": "corpus/train"})
     assert out == Path("runs/transformer")
 
 

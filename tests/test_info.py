@@ -8,7 +8,7 @@ from rich.console import Console
 from sixfold import Sizes, build
 from sixfold.api.describe import describe_run, seconds_spent, table_of
 from sixfold.config.schema import read_config
-from sixfold.runs import model_files as store
+from sixfold.runs import model_files
 from sixfold.runs.run import Run
 
 SETTINGS = {
@@ -58,7 +58,7 @@ def run(tmp_path):
     """One that was left alone in the middle: a model, a log, a checkpoint."""
     made = Run(tmp_path / "mine")
     made.begin(read_config(settings=SETTINGS), {"hashes": {"corpus/train": "abc"}, "report": REPORT})
-    store.save(model(), made.directory)
+    model_files.save(model(), made.directory)
     made.log.write_text("".join(json.dumps(record) + "\n" for record in RECORDS) + '{"kind": "tr')
     (made.training / "step-100").mkdir(parents=True)
     return made
@@ -139,7 +139,7 @@ def test_a_run_that_is_still_being_prepared(tmp_path):
 
 
 def test_a_model_directory_is_no_run_but_a_model(tmp_path):
-    store.save(model(), tmp_path)
+    model_files.save(model(), tmp_path)
     described = describe_run(Run(tmp_path))
     assert "progress" not in described
     text = shown(described)

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from sixfold.decoding.cpu import kernels
-from sixfold.decoding.cpu import llvm as vectors
+from sixfold.decoding.cpu import kernels, llvm
 from tests.small import seeded
 
 HOMES, SLOTS, HEADS = 5, 7, 2
@@ -40,7 +39,7 @@ def test_scaling_by_its_definition():
     sums, largest = np.arange(-6, 6, dtype=np.int32).reshape(3, 4) * 1000, np.array([0.5, 2, 3], np.float32)
     scale, bias = np.array([1e-3, 2e-3, 3e-3, 4e-3], np.float32), np.array([1, 0, -1, 5], np.float32)
     expected = sums * scale * largest[:, None] + bias
-    for how, after in ((vectors.SET, expected), (vectors.ADD, expected + 1), (vectors.POSITIVE, expected.clip(0))):
+    for how, after in ((llvm.SET, expected), (llvm.ADD, expected + 1), (llvm.POSITIVE, expected.clip(0))):
         y = np.ones((3, 4), np.float32)
         kernels.rescale(sums, largest, scale, bias, how, y)
         np.testing.assert_allclose(y, after, rtol=1e-6, atol=1e-6)

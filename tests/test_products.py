@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from sixfold.decoding.cpu import gemm as products
+from sixfold.decoding.cpu import gemm
 from sixfold.decoding.cpu import layers as rows
 from sixfold.decoding.cpu.int8 import Int8Linear
 from sixfold.decoding.cpu.layers import Desk, Sheet, laid_out, map_of
@@ -25,12 +25,12 @@ def random(*shape, seed=1):
 @pytest.mark.parametrize(("inputs", "outputs"), SIZES)
 def test_products_of_floats(inputs, outputs):
     weight, bias = random(outputs, inputs), random(outputs, seed=2)
-    panels = products.panels(weight)
+    panels = gemm.panels(weight)
     for number in range(1, 15):
         x, before = random(number, inputs, seed=number), random(number, outputs, seed=3)
         for how, after in HOW.items():
             y = before.copy()
-            products.multiply(x, panels, products.filled_up(bias), how, y)
+            gemm.multiply(x, panels, gemm.filled_up(bias), how, y)
             exact = x.astype(np.float64) @ weight.T.astype(np.float64) + bias
             np.testing.assert_allclose(y, after(before, exact), atol=1e-4)
 
@@ -41,13 +41,13 @@ def test_products_of_whole_numbers_are_exact(inputs, outputs):
     """Of rows that whole numbers can hold: with a largest of 127, and sums that a float can hold."""
     weight = np.random.default_rng(1).integers(-127, 128, (outputs, inputs)).astype(np.int8)
     bias, scale = np.arange(outputs, dtype=np.float32), np.full(outputs, 1 / 127, np.float32)
-    panels = products.whole_panels(weight)
+    panels = gemm.whole_panels(weight)
     for number in range(1, 15):
         x = np.random.default_rng(number).integers(-127, 128, (number, inputs)).astype(np.float32)
         x[:, 0], before = 127, np.ones((number, outputs), np.float32)
         for how, after in HOW.items():
             y = before.copy()
-            products.multiply_whole(x, panels, products.filled_up(scale), products.filled_up(bias), how, y)
+            gemm.multiply_whole(x, panels, gemm.filled_up(scale), gemm.filled_up(bias), how, y)
             np.testing.assert_allclose(y, after(before, x @ weight.T.astype(np.float32) + bias), rtol=1e-6, atol=1e-2)
 
 

@@ -67,12 +67,12 @@ def who_writes(run: Run) -> str | None:
 def _model(run: Run, config: Config | None) -> dict[str, Any]:
     """From the model's own description; before there is one, from the configuration."""
     from sixfold.models.build import build
-    from sixfold.runs import model_files as store
+    from sixfold.runs import model_files
     from sixfold.text.tokenizer import Tokenizers
 
     try:
-        if (run.directory / store.DESCRIPTION).exists():
-            model = store.skeleton(run.directory)
+        if (run.directory / model_files.DESCRIPTION).exists():
+            model = model_files.skeleton(run.directory)
         else:
             assert config is not None
             sizes = config.sizes_with(Tokenizers.load(run.directory))
@@ -86,7 +86,7 @@ def _model(run: Run, config: Config | None) -> dict[str, Any]:
         "sizes": asdict(model.sizes),
         "modifications": [{chosen.name: dict(chosen.options)} for chosen in model.assembly.modifications],
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "weights": (run.directory / store.WEIGHTS).exists(),
+        "weights": (run.directory / model_files.WEIGHTS).exists(),
     }
 
 

@@ -12,7 +12,7 @@ from sixfold.decoding.generator import Generator
 from sixfold.decoding.session import RunOrigin
 from sixfold.decoding.translator import Translator
 from sixfold.models.model import Model
-from sixfold.runs import model_files as store
+from sixfold.runs import model_files
 from sixfold.runs.run import Run
 from sixfold.spec.registry import import_file
 from sixfold.text.tokenizer import Tokenizers
@@ -63,12 +63,12 @@ def open_run(directory: str | Path, device: str = "auto", settings: Mapping[str,
     run = Run(directory)
     if not run.directory.exists():
         raise ValueError(f"there is no directory {run.directory}")
-    if run.exists() and not (run.directory / store.DESCRIPTION).is_file():
+    if run.exists() and not (run.directory / model_files.DESCRIPTION).is_file():
         raise ValueError(
             f"{run.directory} has no model yet: its training has not come to a first validation "
             f"(go on with: sixfold train --resume {run.directory})"
         )
-    model = store.load(run.directory, device=choose_device(device))
+    model = model_files.load(run.directory, device=choose_device(device))
     config = read_config(run.config if run.exists() else None, {**_usual(model, settings or {}), **(settings or {})})
     return OpenedRun(model, Tokenizers.load(run.directory), config)
 

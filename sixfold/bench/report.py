@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from sixfold.bench import decoding, training
-from sixfold.bench import growth as length
+from sixfold.bench import decoding, growth, training
 from sixfold.bench.machine import machine, warning
 from sixfold.bench.options import BenchOptions, Tell
 from sixfold.bench.subject import BenchSubject, Skipped
@@ -30,7 +29,7 @@ class BenchSection(NamedTuple):
 SECTIONS = {
     "training": BenchSection(training.measure, training.tables, training.notes),
     "decoding": BenchSection(decoding.measure, decoding.tables, decoding.notes),
-    "length": BenchSection(length.measure, length.tables, length.notes),
+    "length": BenchSection(growth.measure, growth.tables, growth.notes),
 }
 
 

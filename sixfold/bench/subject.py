@@ -21,7 +21,7 @@ from sixfold.config.schema import Config, Files, Vocabularies, read_config, reci
 from sixfold.foreign.agreement import fitting
 from sixfold.models.build import build
 from sixfold.models.model import Model
-from sixfold.runs import model_files as store
+from sixfold.runs import model_files
 from sixfold.runs.run import Run
 from sixfold.scoring.held_out import own_references
 from sixfold.text.corpus import Prepared, data_files, open_prepared, prepare
@@ -141,7 +141,7 @@ def _make_run(what: str, config: Config, folder: Path, imports: tuple[str, ...])
     model = build(sizes, config.model.modifications, config.model.kind, seed=config.training.seed)
     run.begin(config, {})
     tokenizers.save(run.directory)
-    store.save(model, run.directory)
+    model_files.save(model, run.directory)
     return BenchSubject(what, run, model.eval(), tokenizers, config, prepared, False, text, imports)
 
 

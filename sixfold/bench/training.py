@@ -20,7 +20,7 @@ from sixfold.bench.training_contenders import MicroBatches, TrainingContender, o
 from sixfold.core.ids import PAD
 from sixfold.models.count import count
 from sixfold.models.model import Model
-from sixfold.runs import model_files as store
+from sixfold.runs import model_files
 from sixfold.text.batches import Batches
 
 PEAK = "matrix product"
@@ -47,7 +47,7 @@ def measure(subject: BenchSubject, wishes: BenchOptions, seconds: float, tell: T
         learner.contender.step()  # to warm up
     contenders = [*(learner.contender for learner in learners), Contender(PEAK, product(_SIDE))]
     times = race(contenders, wishes.rounds, 1, losses, max(0.0, until - time.perf_counter()))
-    work = flops(store.skeleton(subject.run.directory), steps)
+    work = flops(model_files.skeleton(subject.run.directory), steps)
     return {
         "text": subject.text,
         "deterministic": subject.config.training.deterministic,

@@ -64,18 +64,18 @@ def bench(
     training: target tokens per second, and the share of the matrix-product peak; decoding: greedy and beam, in batches
     and one at a time, float32 and int8; length: growth of time and memory from 256 to 8,192 tokens.
     """
-    from sixfold.bench import options as asked
+    from sixfold.bench import options
 
-    wishes = asked.BenchOptions(
-        only=asked.names(only),
+    wishes = options.BenchOptions(
+        only=options.names(only),
         rounds=rounds,
         steps=steps,
-        threads=asked.cores() if threads is None else threads,
+        threads=options.cores() if threads is None else threads,
         sentences=sentences,
-        beams=asked.numbers(beams, "--beams"),
-        ways=asked.names(ways),
-        precisions=asked.names(precisions),
-        peers=asked.peers(peers),
+        beams=options.numbers(beams, "--beams"),
+        ways=options.names(ways),
+        precisions=options.names(precisions),
+        peers=options.peers(peers),
         seconds=seconds,
         file=None if file is None else str(file),
         texts=_lines(file, out),

@@ -13,11 +13,11 @@ from sixfold.core.ids import BOS, EOS
 from sixfold.decoding.session import never_written
 from sixfold.foreign import ctranslate2 as to_ctranslate2
 from sixfold.foreign import safetensors as to_safetensors
-from sixfold.foreign import torch_program as to_torch
+from sixfold.foreign import torch_program
 from sixfold.foreign.agreement import CLOSE, Agreement, Engine, compare, fitting, sample
 from sixfold.foreign.length_limits import WRITTEN, LengthLimits
 from sixfold.foreign.readme import readme
-from sixfold.runs import model_files as store
+from sixfold.runs import model_files
 from sixfold.runs.run import Run
 from sixfold.text.tokenizer import CONTROLS, Tokenizers
 
@@ -36,7 +36,7 @@ def write(
 ) -> Agreement | None:
     """Fill `folder`, and compare. Without quantization, a difference beyond rounding is an error."""
     model, tokenizers, config = opened
-    about: dict[str, Any] = {**store.describe(model), "format": FORMAT, "to": to, **_vocabulary(tokenizers)}
+    about: dict[str, Any] = {**model_files.describe(model), "format": FORMAT, "to": to, **_vocabulary(tokenizers)}
     engine: Engine | None = None
     if to == "safetensors":
         to_safetensors.write(model, folder)
@@ -59,14 +59,14 @@ def write(
 
 def _write_engine(
     opened: OpenedRun, to: Form, folder: Path, quantization: str | None, about: dict[str, Any]
-) -> to_ctranslate2.CTranslate2Engine | to_torch.TorchEngine:
+) -> to_ctranslate2.CTranslate2Engine | torch_program.TorchEngine:
     tokenizers, said = opened.tokenizers, never_written(opened.tokenizers.target)
     model = opened.model.float().eval()
     about["tokenizers"] = _files(tokenizers)
     if to == "torch":
-        layout = to_torch.write(model, folder)
-        engine = to_torch.TorchEngine(folder, model, layout, said)
-        about |= {"never": list(said), "past": to_torch.shapes(engine.empty)}
+        layout = torch_program.write(model, folder)
+        engine = torch_program.TorchEngine(folder, model, layout, said)
+        about |= {"never": list(said), "past": torch_program.shapes(engine.empty)}
         about["room"] = LengthLimits.of(model.limits)._asdict()
         return engine
     about["quantization"] = "float32" if quantization is None else quantization

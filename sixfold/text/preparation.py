@@ -8,7 +8,7 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sixfold.config import schema as configuration
+from sixfold.config import schema
 from sixfold.config.schema import Data
 from sixfold.core.ids import EOS
 from sixfold.text.arrays import RowRange, RowWriter, open_examples
@@ -72,11 +72,11 @@ class ParallelText:
             return chain.from_iterable(self._read(self.sources["train"], _READING))
 
         kind, size = self.data.tokenizer, self.data.vocabulary
-        if isinstance(kind, str) and not isinstance(size, configuration.Vocabularies):
+        if isinstance(kind, str) and not isinstance(size, schema.Vocabularies):
             joint = train_tokenizer(kind, both(), size)
             return Tokenizers(joint, joint)
         kinds = (kind, kind) if isinstance(kind, str) else (kind.source, kind.target)
-        sizes = (size.source, size.target) if isinstance(size, configuration.Vocabularies) else (size, size)
+        sizes = (size.source, size.target) if isinstance(size, schema.Vocabularies) else (size, size)
         return Tokenizers(*(train_tokenizer(kinds[i], side(i), sizes[i]) for i in (0, 1)))
 
     def encode(
@@ -132,7 +132,7 @@ class PlainText:
     """The text of a language model."""
 
     def __init__(self, data: Data, progress: ProgressCallback):
-        if not isinstance(data.tokenizer, str) or isinstance(data.vocabulary, configuration.Vocabularies):
+        if not isinstance(data.tokenizer, str) or isinstance(data.vocabulary, schema.Vocabularies):
             raise ValueError("a language model has one text: give one data.tokenizer and one data.vocabulary")
         self.kind, self.size = data.tokenizer, data.vocabulary
         self.data, self.progress = data, progress

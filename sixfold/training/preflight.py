@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sixfold.config import schema as configuration
+from sixfold.config import schema
 from sixfold.config.schema import Config
 from sixfold.core.place import Sizes
 from sixfold.models.build import build
 from sixfold.models.model import Model
-from sixfold.runs import model_files as store
+from sixfold.runs import model_files
 from sixfold.runs.run import Run
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.training.optimizer import make_optimizers
@@ -43,7 +43,7 @@ def _expected_sizes(config: Config) -> Sizes:
     """The sizes of the model, as far as they are known without the text: its vocabulary may yet turn out smaller."""
     words = config.data.vocabulary or _MANY
     if isinstance(words, int) and not isinstance(config.data.tokenizer, str):
-        words = configuration.Vocabularies(source=words, target=words)
+        words = schema.Vocabularies(source=words, target=words)
     return _with_data(config, vocabulary=words).sizes()
 
 
@@ -53,7 +53,7 @@ def _with_data(config: Config, **values: Any) -> Config:
 
 def _begin_with(config: Config, before: Run) -> tuple[Config, Model]:
     """The configuration with the tokenizers of a trained run, and the model, which must be like that run's."""
-    old = store.skeleton(before.directory)
+    old = model_files.skeleton(before.directory)
     if old.kind != config.model.kind:
         raise ValueError(f"--from {before.directory}: its model.kind is {old.kind}, here {config.model.kind}")
     tokenizers = Tokenizers.load(before.directory)
@@ -69,8 +69,8 @@ def _with_tokenizers(config: Config, tokenizers: Tokenizers, before: Run) -> Con
         kind: Any = tokenizers.source.kind
         words: Any = len(tokenizers.source)
     else:
-        kind = configuration.TokenizerKinds.model_validate({s: t.kind for s, t in tokenizers._asdict().items()})
-        words = configuration.Vocabularies(source=len(tokenizers.source), target=len(tokenizers.target))
+        kind = schema.TokenizerKinds.model_validate({s: t.kind for s, t in tokenizers._asdict().items()})
+        words = schema.Vocabularies(source=len(tokenizers.source), target=len(tokenizers.target))
     data, then = config.data, before.read_config().data
     for key, has in {"tokenizer": kind, "vocabulary": words}.items():
         said = getattr(data, key)
@@ -84,7 +84,7 @@ def _with_tokenizers(config: Config, tokenizers: Tokenizers, before: Run) -> Con
 
 
 def _short(value: Any) -> str:
-    return ", ".join(f"{side} {of}" for side, of in value) if isinstance(value, configuration.Section) else str(value)
+    return ", ".join(f"{side} {of}" for side, of in value) if isinstance(value, schema.Section) else str(value)
 
 
 def _compare(model: Model, old: Model, before: Run) -> None:

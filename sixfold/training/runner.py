@@ -14,7 +14,7 @@ from typing import Any
 from sixfold.config.schema import Config, read_config
 from sixfold.core.device import be_deterministic
 from sixfold.disk.atomic import sweep
-from sixfold.runs import model_files as store
+from sixfold.runs import model_files
 from sixfold.runs.run import Run, as_text
 from sixfold.text.corpus import Prepared, data_files, data_hashes, open_prepared, prepare
 from sixfold.text.tokenizer import Tokenizers
@@ -72,7 +72,7 @@ def train(
         config = _resolve(run.draft, config, prepared, processes, display)
         trainer = Trainer(run.draft, config, prepared, processes, display)
         if before is not None:
-            checkpoint.load_weights(trainer.model, store.load(before.directory).state_dict())
+            checkpoint.load_weights(trainer.model, model_files.load(before.directory).state_dict())
         trainer.validation.rehearse(trainer.candidate)
         _begin(run, trainer, prepared, before)
         return _go(trainer)

@@ -17,7 +17,7 @@ from sixfold.core.ids import PAD
 from sixfold.core.loss import perplexity_of
 from sixfold.core.sharded_tensors import whole, whole_tensors
 from sixfold.models.build import build
-from sixfold.runs import model_files as store
+from sixfold.runs import model_files
 from sixfold.runs.run import Run, versions
 from sixfold.text.batches import Batches
 from sixfold.text.corpus import Prepared
@@ -295,7 +295,7 @@ class Trainer:
     def derive(self) -> None:
         """The run's own model is the best one; as long as no validation has found one, the last."""
         if self.processes.first and self.best_step() == self.progress.step:
-            store.save(self.candidate, self.run.directory, overwrite=True)
+            model_files.save(self.candidate, self.run.directory, overwrite=True)
 
     def derive_again(self, saved: checkpoint.Checkpoint) -> None:
         """The run's own model as it was when this checkpoint was the last, whatever has become of it since."""
@@ -303,10 +303,10 @@ class Trainer:
         try:
             best = saved if step == saved.step else checkpoint.read(self.run.training / f"step-{step}")
         except checkpoint.DamagedError as damage:
-            self.display.say(f"{damage}; that was the best so far, so {store.WEIGHTS} is left as it is")
+            self.display.say(f"{damage}; that was the best so far, so {model_files.WEIGHTS} is left as it is")
             return
         checkpoint.load_weights(self.candidate, self.average.handed_out(best))
-        store.save(self.candidate, self.run.directory, overwrite=True)
+        model_files.save(self.candidate, self.run.directory, overwrite=True)
 
     def best_step(self) -> int:
         return self.progress.step if self.progress.best is None else self.progress.best_step

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sixfold.runs import model_files as store
+from sixfold.runs import model_files
 from sixfold.text.corpus import INDEX, OtherTokenizersError, open_prepared
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.training import checkpoint
@@ -29,17 +29,17 @@ from sixfold.verify.subject import NotApplicable, VerifiedRun, misfits
 )
 def weights(subject: VerifiedRun) -> Measured:
     """Bit for bit; and the same as in the checkpoint of the best step, where that is kept."""
-    model = store.load(subject.directory)
+    model = model_files.load(subject.directory)
     loaded = model.state_dict()
     path = subject.scratch / "saved"
-    store.save(model, path)
-    again = furthest(loaded, store.load(path).state_dict())
+    model_files.save(model, path)
+    again = furthest(loaded, model_files.load(path).state_dict())
     best = _best_checkpoint(subject)
     if best is None:
         return Measured(again, "no checkpoint of this step is left to compare with")
     average = make_average(subject.config.training, subject.run, Processes())
     difference = furthest(loaded, average.handed_out(best))
-    note = f"{store.WEIGHTS} is not what {best.path.name} says" if difference else ""
+    note = f"{model_files.WEIGHTS} is not what {best.path.name} says" if difference else ""
     right = f"saved and loaded again, and those of {best.path.name}"
     return Measured(max(again, difference), note, right=right)
 
@@ -82,7 +82,7 @@ def checkpoints(subject: VerifiedRun) -> Measured:
 )
 def tokenizers(subject: VerifiedRun) -> Measured:
     found = Tokenizers.load(subject.directory)
-    if misfit := misfits(found, store.skeleton(subject.directory)):
+    if misfit := misfits(found, model_files.skeleton(subject.directory)):
         raise ValueError(misfit)
     path = subject.scratch / "tokenizers"
     path.mkdir()

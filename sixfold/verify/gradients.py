@@ -22,7 +22,7 @@ from sixfold.core.batch import Batch, Losses
 from sixfold.core.ids import PAD
 from sixfold.core.sharded_tensors import whole
 from sixfold.disk.atomic import save_tensors
-from sixfold.runs import model_files as store
+from sixfold.runs import model_files
 from sixfold.runs.run import Run
 from sixfold.spec.registry import import_file
 from sixfold.text.arrays import Examples, Ragged, RowRange
@@ -70,7 +70,7 @@ def _trainer(run: Run, scratch: Path, processes: Processes, pieces: int) -> Trai
     """A trainer of the run's own model, that looks at the first rows of its text and writes nowhere."""
     prepared = open_prepared(run.data, Tokenizers.load(run.directory))
     trainer = Trainer(Run(scratch), _config(run, pieces), _few(prepared), processes, Quiet())
-    checkpoint.load_weights(trainer.model, store.load(run.directory).state_dict())
+    checkpoint.load_weights(trainer.model, model_files.load(run.directory).state_dict())
     trainer.model.eval()
     if any(getattr(part, "batch_dependent", False) for part in trainer.model.modules()):
         trainer.model.register_forward_hook(_without_auxiliary)

@@ -8,29 +8,25 @@ from pathlib import Path
 
 from sixfold.core.names import unknown
 from sixfold.spec.registry import import_file
-from sixfold.verify import decoding as computed
-from sixfold.verify import export as exported
-from sixfold.verify import files as stored
-from sixfold.verify import scores as scored
-from sixfold.verify import training as trained
+from sixfold.verify import decoding, export, files, scores, training
 from sixfold.verify.equality import Equality, Finding
 from sixfold.verify.subject import VerifiedRun
 
 EQUALITIES: tuple[Equality, ...] = (
-    stored.weights,
-    stored.checkpoints,
-    stored.tokenizers,
-    computed.cache,
-    computed.batch,
-    computed.int8,
-    computed.attention,
-    stored.text,
-    trained.micro_batches,
-    trained.processes,
-    trained.resume,
-    exported.exported,
-    scored.loss,
-    scored.score,
+    files.weights,
+    files.checkpoints,
+    files.tokenizers,
+    decoding.cache,
+    decoding.batch,
+    decoding.int8,
+    decoding.attention,
+    files.text,
+    training.micro_batches,
+    training.processes,
+    training.resume,
+    export.exported,
+    scores.loss,
+    scores.score,
 )
 
 

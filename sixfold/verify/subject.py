@@ -15,7 +15,7 @@ from sixfold.config.schema import Config, read_config
 from sixfold.core.device import choose_device
 from sixfold.decoding.session import check_sizes
 from sixfold.models.model import Model
-from sixfold.runs import model_files as store
+from sixfold.runs import model_files
 from sixfold.runs.run import Run
 from sixfold.text.corpus import Prepared, open_prepared, references
 from sixfold.text.sources import Split, text_sources
@@ -55,7 +55,7 @@ class VerifiedRun:
     @cached_property
     def model(self) -> Model:
         try:
-            return store.load(self.directory, device=self.device)
+            return model_files.load(self.directory, device=self.device)
         except ValueError:
             raise NotApplicable("the model can't be read") from None
 
@@ -167,11 +167,12 @@ def _need(run: Run) -> None:
     """Raise a ValueError unless there is something to verify."""
     if not run.directory.is_dir():
         raise ValueError(f"there is no directory {run.directory}")
-    if not (run.directory / store.DESCRIPTION).is_file():
+    if not (run.directory / model_files.DESCRIPTION).is_file():
         if run.exists():
             raise ValueError(f"{run.directory} has no model yet: its training has not begun")
         raise ValueError(
-            f"{run.directory} is neither a run nor a model: it has no {run.config.name} and no {store.DESCRIPTION}"
+            f"{run.directory} is neither a run nor a model: "
+            f"it has no {run.config.name} and no {model_files.DESCRIPTION}"
         )
     writer = who_writes(run)
     if writer is not None:

@@ -24,7 +24,7 @@ from sixfold.training import checkpoint
 from sixfold.training.display import Quiet
 from sixfold.training.processes import Processes
 from sixfold.training.trainer import Trainer
-from sixfold.verify import gradients as step
+from sixfold.verify import gradients
 from sixfold.verify.equality import Measured, equality
 from sixfold.verify.files import furthest
 from sixfold.verify.subject import NotApplicable, VerifiedRun
@@ -38,13 +38,13 @@ _PATIENCE = 300  # seconds for two processes to start, and to compute one step
     "micro-batches",
     "micro-batches = one batch",
     left="the gradient of one batch",
-    right=f"of {step.PIECES} micro-batches",
+    right=f"of {gradients.PIECES} micro-batches",
     tolerance=_RELATIVE,
 )
 def micro_batches(subject: VerifiedRun) -> Measured:
     _need_training_text(subject)
     one = _of_one_batch(subject)
-    many = step.gradients(subject.run, _folder(subject, "micro-batches"), pieces=step.PIECES)
+    many = gradients.gradients(subject.run, _folder(subject, "micro-batches"), pieces=gradients.PIECES)
     return Measured(_relative(one, many), _exception(subject))
 
 
@@ -60,7 +60,7 @@ def processes(subject: VerifiedRun) -> Measured:
     _need_training_text(subject)
     one, folder = _of_one_batch(subject), _folder(subject, "processes")
     _run_two(subject, folder)
-    two = safetensors.torch.load_file(folder / step.FOUND)
+    two = safetensors.torch.load_file(folder / gradients.FOUND)
     return Measured(_relative(one, two), _exception(subject))
 
 
@@ -102,14 +102,14 @@ def _need_training_text(subject: VerifiedRun) -> None:
 def _of_one_batch(subject: VerifiedRun) -> dict[str, Tensor]:
     """The gradient that the others are compared with, computed once."""
     if subject.one_batch is None:
-        subject.one_batch = step.gradients(subject.run, _folder(subject, "one-batch"), merge=True)
+        subject.one_batch = gradients.gradients(subject.run, _folder(subject, "one-batch"), merge=True)
     return subject.one_batch
 
 
 def _relative(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
     """The largest difference, as a share of the largest number of the gradient; that of the loss as a share of it."""
-    gradient = furthest(one, other) / max(float(t.abs().max()) for name, t in one.items() if name != step.LOSS)
-    loss = furthest({"": one[step.LOSS]}, {"": other[step.LOSS]}) / float(one[step.LOSS])
+    gradient = furthest(one, other) / max(float(t.abs().max()) for name, t in one.items() if name != gradients.LOSS)
+    loss = furthest({"": one[gradients.LOSS]}, {"": other[gradients.LOSS]}) / float(one[gradients.LOSS])
     return max(gradient, loss)
 
 
@@ -128,7 +128,7 @@ def _folder(subject: VerifiedRun, name: str) -> Path:
 def _run_two(subject: VerifiedRun, folder: Path) -> None:
     """Start two processes as torchrun would, and wait for them; raise a ValueError if they fail."""
     arguments = [str(subject.directory.resolve()), str(folder), *subject.imports]
-    command = [sys.executable, "-m", step.__name__, *arguments]
+    command = [sys.executable, "-m", gradients.__name__, *arguments]
     port = _free_port()
     started = [
         subprocess.Popen(

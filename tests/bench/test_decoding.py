@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from sixfold.bench import decoding
-from sixfold.bench import decoding_contenders as writers
+from sixfold.bench import decoding, decoding_contenders
 from sixfold.bench import peer_models as peers
 from sixfold.bench.decoding import measure, notes, tables
 from sixfold.bench.decoding_contenders import ALONE, BATCH, Contenders, Search
@@ -154,6 +153,6 @@ def test_tokens_of_a_case_are_those_that_were_written():
 
 def test_batches_hold_neighbours_by_length():
     rows = [[1] * n for n in (2, 5, 3, 1)]
-    assert list(writers._batches(rows, 6)) == [[1], [2, 0], [3]]
+    assert list(decoding_contenders._batches(rows, 6)) == [[1], [2, 0], [3]]
     assert thinned("abcdef", 3) == ["a", "c", "e"]
     assert thinned("ab", 3) == ["a", "b"]

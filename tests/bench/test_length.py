@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from sixfold.bench import growth as length
-from sixfold.bench import memory
+from sixfold.bench import growth, memory
 from sixfold.bench.growth import exponent, measure, notes, tables
 from sixfold.bench.options import BenchOptions
 from tests.bench.subjects import recipe
@@ -50,11 +49,11 @@ def test_what_would_not_fit_is_left_out(monkeypatch):
 
 
 def test_the_section_says_all_of_it(monkeypatch):
-    monkeypatch.setattr(length, "LENGTHS", (8, 16))
+    monkeypatch.setattr(growth, "LENGTHS", (8, 16))
     with recipe() as subject:
         found = measure(subject, BenchOptions(rounds=2, peers=["ctranslate2"]), 60.0, quietly)
     keys = [(cell["who"], cell["way"], cell["length"]) for cell in found["cells"]]
-    assert sorted(keys) == [("sixfold", way, n) for way in length.WAYS for n in (8, 16)]
+    assert sorted(keys) == [("sixfold", way, n) for way in growth.WAYS for n in (8, 16)]
     assert [cell["growth"] is None for cell in found["cells"]] == [n == 8 for _, _, n in keys]
     assert all(cell["ratio"]["median"] == 1 for cell in found["cells"])
     assert "ctranslate2" in found["left_out"]
@@ -65,7 +64,7 @@ def test_the_section_says_all_of_it(monkeypatch):
 
 def test_lengths_beyond_what_a_model_tells_apart_are_named():
     with recipe(("learned_positions:length=600",)) as subject:
-        lengths, missing = length._possible(subject.model)
+        lengths, missing = growth._possible(subject.model)
     assert lengths == [256, 512]
     assert "1,024: this model reads at most 600 tokens" in missing
 
@@ -73,6 +72,6 @@ def test_lengths_beyond_what_a_model_tells_apart_are_named():
 @pytest.mark.parametrize("kind", ["encoder_decoder", "decoder_only", "encoder_only"])
 def test_gradients_are_dropped_and_the_mode_is_back(kind):
     with recipe(model__kind=kind) as subject:
-        length._times(subject.model, [("sixfold", way, 8) for way in length.WAYS], 1, 0.0)
+        growth._times(subject.model, [("sixfold", way, 8) for way in growth.WAYS], 1, 0.0)
         assert not subject.model.training
         assert all(p.grad is None for p in subject.model.parameters())

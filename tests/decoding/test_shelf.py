@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from sixfold.decoding.cpu import kv_store as shelves
+from sixfold.decoding.cpu import kv_store
 from sixfold.decoding.cpu.kv_store import Attic, Shelf, make_room
 
 
@@ -140,8 +140,8 @@ def test_what_cannot_be():
 
 
 def test_memory_is_used_again_when_nobody_has_it_any_more(monkeypatch):
-    monkeypatch.setattr(shelves, "_WORTH_KEEPING", 64)
-    monkeypatch.setattr(shelves, "_KEPT", 2000)
+    monkeypatch.setattr(kv_store, "_WORTH_KEEPING", 64)
+    monkeypatch.setattr(kv_store, "_KEPT", 2000)
     attic = Attic()
     first = attic.take((10, 10), np.float32)
     where, part = first.ctypes.data, first[3]

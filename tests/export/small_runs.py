@@ -4,7 +4,7 @@ import torch
 
 from sixfold.api.load import OpenedRun
 from sixfold.config.schema import read_config
-from sixfold.runs import model_files as store
+from sixfold.runs import model_files
 from sixfold.runs.run import Run
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.text.vocabulary import train_tokenizer
@@ -39,6 +39,6 @@ def directory(folder, kind="encoder_decoder", wishes=(), **sizes):
 
 def saved(made, folder):
     Run(folder).begin(made.config, {})
-    store.save(made.model, folder)
+    model_files.save(made.model, folder)
     made.tokenizers.save(folder)
     return folder

@@ -7,7 +7,7 @@ import torch
 
 from sixfold import BOS
 from sixfold.decoding.step import padded
-from sixfold.foreign import torch_program as to_torch
+from sixfold.foreign import torch_program
 from sixfold.foreign.agreement import compare, never
 from sixfold.foreign.plain_cache import Layout, SourceProgram, StepProgram, encode, read
 from tests.export.small_runs import TEXTS, opened
@@ -23,7 +23,7 @@ def steps(model, source, ids, chunks, begin, step):
     real, kept = None, []
     if begin is not None:
         real, *kept = begin(source)
-    past = [state.expand(len(ids), *state.shape[1:]) for state in to_torch.empty_past(model, Layout.of(model))]
+    past = [state.expand(len(ids), *state.shape[1:]) for state in torch_program.empty_past(model, Layout.of(model))]
     found, start = [], 0
     for length in chunks:
         log_probs, *past = step(ids[:, start : start + length], real, kept, past)
@@ -64,8 +64,8 @@ def written(request, tmp_path_factory):
     kind, wishes = request.param
     made = opened(kind, wishes, encoder_layers=1, decoder_layers=2)
     folder = tmp_path_factory.mktemp("pt2")
-    layout = to_torch.write(made.model, folder)
-    return made, folder, to_torch.TorchEngine(folder, made.model, layout, never(made.tokenizers))
+    layout = torch_program.write(made.model, folder)
+    return made, folder, torch_program.TorchEngine(folder, made.model, layout, never(made.tokenizers))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_programs_write_what_the_model_writes(written):
 
 def test_programs_are_compared_by_their_log_probabilities_too(written):
     made, folder, _ = written
-    engine = to_torch.TorchEngine(folder, made.model, Layout.of(made.model), never(made.tokenizers))
+    engine = torch_program.TorchEngine(folder, made.model, Layout.of(made.model), never(made.tokenizers))
     right = engine.step
 
     def too_sure(*inputs):  # of the same words
@@ -120,12 +120,12 @@ def test_what_torch_cannot_trace_is_refused_by_name(name, tmp_path):
     (wish,) = (wish for wish in MODIFICATIONS if wish.startswith(name))
     model = moved_model(modifications=(wish,), dtype=torch.float32)
     with pytest.raises(ValueError, match=f"^{name} can't be exported to torch"):
-        to_torch.write(model, tmp_path)
+        torch_program.write(model, tmp_path)
 
 
 def test_an_encoder_alone_has_no_step(tmp_path):
     with pytest.raises(ValueError, match="encoder_only writes no text"):
-        to_torch.write(moved_model("encoder_only"), tmp_path)
+        torch_program.write(moved_model("encoder_only"), tmp_path)
 
 
 @torch.no_grad()

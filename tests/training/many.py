@@ -10,8 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from sixfold.runs.run import Run
-from sixfold.training import checkpoint
-from sixfold.training import runner as start
+from sixfold.training import checkpoint, runner
 from sixfold.training.display import Quiet
 from sixfold.training.processes import Processes, together
 from sixfold.training.trainer import Trainer
@@ -53,7 +52,7 @@ class Many:
             "training__metric": "symbol_error_rate",
         }
         config = tiny.config(self.folder, **{**usual, **settings})
-        self._in(number, lambda: start.train(config, self.folder / name, display=Quiet()))
+        self._in(number, lambda: runner.train(config, self.folder / name, display=Quiet()))
 
     def resume(self, name, number, old, step, steps, parallel):
         """Go on with a run as if it had been killed after that step."""
@@ -63,12 +62,12 @@ class Many:
             run.config.write_text(run.config.read_text().replace("parallel: ddp", f"parallel: {parallel}"))
             checkpoint.prune(run.training, [step])
         self.processes.wait()
-        self._in(number, lambda: start.resume(run.directory, {"training.steps": str(steps)}, display=Quiet()))
+        self._in(number, lambda: runner.resume(run.directory, {"training.steps": str(steps)}, display=Quiet()))
 
     def _in(self, number, do):
         group = self.processes if number == 2 else Processes()
         if number == 2 or self.processes.first:
-            start.together = lambda device: nullcontext(group)
+            runner.together = lambda device: nullcontext(group)
             do()
         self.processes.wait()
 

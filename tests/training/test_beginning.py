@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sixfold.config.schema import read_config
-from sixfold.runs import model_files as store
+from sixfold.runs import model_files
 from sixfold.runs.run import Run
 from sixfold.training import runner as start
 from sixfold.training.display import Quiet
@@ -99,7 +99,7 @@ def test_an_old_run_goes_only_when_the_new_one_can_begin(made, run):
 
 def test_a_model_that_is_no_run_is_left_alone(made, run, tmp_path):
     alone = Run(tmp_path / "model")
-    store.save(store.load(run.directory), alone.directory)
+    model_files.save(model_files.load(run.directory), alone.directory)
     with pytest.raises(ValueError, match=r"model\.json"):
         train(config(made), alone.directory, overwrite=True, display=Quiet())
 
@@ -121,7 +121,7 @@ def test_what_begins_with_a_trained_model_is_no_run_before_it_has_saved_it(made,
     with breaking_off_at(Trainer, "train"):
         train(config(made), new.directory, start_from=run.directory, display=Quiet())
     assert new.exists()
-    mine, theirs = (store.load(each.directory).state_dict() for each in (new, run))
+    mine, theirs = (model_files.load(each.directory).state_dict() for each in (new, run))
     assert all(torch.equal(mine[name], tensor) for name, tensor in theirs.items())
 
 
@@ -136,7 +136,7 @@ def test_the_configuration_says_which_tokenizer_came_from_another_run(made, run)
     plain = config(made)
     unsaid = plain.data.model_dump(exclude={"tokenizer", "vocabulary"})
     data = check(plain.model_copy(update={"data": type(plain.data)(**unsaid)}), run).data
-    sizes = store.skeleton(run.directory).sizes
+    sizes = model_files.skeleton(run.directory).sizes
     assert data.tokenizer == plain.data.tokenizer
     assert dict(data.vocabulary) == {"source": sizes.source_vocab, "target": sizes.target_vocab}
     with pytest.raises(ValueError, match=r"data.tokenizer is bpe, .* source characters, target symbols"):

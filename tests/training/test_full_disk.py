@@ -11,7 +11,7 @@ import torch
 from sixfold.cli import main
 from sixfold.disk.atomic import StagedFiles, new_directory, save_tensors, write_text
 from sixfold.runs.run import Run
-from sixfold.training import runner as start
+from sixfold.training import runner
 from sixfold.training.display import Quiet
 from sixfold.training.log import Log
 from sixfold.training.runner import train
@@ -72,7 +72,7 @@ def test_a_run_says_what_is_safe_and_how_to_go_on(tmp_path, monkeypatch, capsys)
     monkeypatch.setattr(Trainer, "step", full)
     monkeypatch.setattr(sys, "argv", ["sixfold", "train", "--data.train", "x", "--out", str(run.directory)])
     config = tiny.config(tmp_path)
-    monkeypatch.setattr(start, "train", lambda *_, **__: train(config, run.directory, display=Quiet()))
+    monkeypatch.setattr(runner, "train", lambda *_, **__: train(config, run.directory, display=Quiet()))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with no_file_larger_than(before[0]), pytest.raises(SystemExit) as left:
         main()

@@ -11,13 +11,11 @@ import torch
 from ruamel.yaml import YAML
 
 from sixfold.api.describe import describe_run, table_of
-from sixfold.runs import model_files as store
+from sixfold.runs import model_files
 from sixfold.runs.run import Run
 from sixfold.terminal import console
 from sixfold.text.arrays import RowWriter
-from sixfold.training import checkpoint
-from sixfold.training import resume_checks as changes
-from sixfold.training import runner as start
+from sixfold.training import checkpoint, resume_checks, runner
 from sixfold.training.display import NO_BEST, Quiet
 from sixfold.training.processes import said_once
 from sixfold.training.runner import resume, train
@@ -276,7 +274,7 @@ def test_another_tokenizer_is_refused_before_the_text_is_made_anew(run, made, mo
         train(other, run.directory.with_name("other"), display=Quiet())
     shutil.copy(run.directory.with_name("other") / "source.tokenizer.json", run.directory)
     before = contents(run)
-    monkeypatch.setattr(start, "prepare", broken_off)
+    monkeypatch.setattr(runner, "prepare", broken_off)
     with pytest.raises(ValueError, match="step-4 was made with other tokenizers"):
         resume(run.directory, display=Quiet())
     assert contents(run) == before
@@ -293,11 +291,11 @@ def test_steps_that_cannot_be_gone_are_refused(run, steps, words):
 
 
 def test_other_surroundings_are_said_in_one_line(run, monkeypatch):
-    listener, versions = Listener(), changes.versions()
+    listener, versions = Listener(), resume_checks.versions()
     resume(run.directory, display=listener)
     assert not any("since step-4" in words for words in listener.words)
     edit(run, "training", accumulate=2)
-    monkeypatch.setattr(changes, "versions", lambda: {**versions, "torch": "9.9"})
+    monkeypatch.setattr(resume_checks, "versions", lambda: {**versions, "torch": "9.9"})
     monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
     resume(run.directory, display=listener)
     (said,) = [words for words in listener.words if "since step-4" in words]
@@ -318,7 +316,9 @@ def test_until_a_validation_gives_a_number_the_model_is_the_latest(run, monkeypa
     train(config(run), new.directory, display=listener)
     assert any(f"{NO_BEST}, of step 4" in words for words in listener.words)
     weights = checkpoint.read(new.training / "step-4").tensors("model")
-    assert all(torch.equal(tensor, weights[name]) for name, tensor in store.load(new.directory).state_dict().items())
+    assert all(
+        torch.equal(tensor, weights[name]) for name, tensor in model_files.load(new.directory).state_dict().items()
+    )
     described = describe_run(new)
     assert described["weights"] == {"step": 4, "why": NO_BEST}
     with (shown := console()).capture() as captured:

@@ -12,8 +12,7 @@ import torch
 from sixfold import transformer
 from sixfold.core.ids import EOS, PAD
 from sixfold.core.state import Cache
-from sixfold.decoding import session as task
-from sixfold.decoding import step
+from sixfold.decoding import session, step
 from sixfold.decoding.cpu import kernels
 from sixfold.decoding.records import Translation
 from sixfold.decoding.step import ModelStep
@@ -24,10 +23,7 @@ from sixfold.text.vocabulary import train_tokenizer
 from sixfold.training import checkpoint
 from sixfold.training.processes import Processes
 from sixfold.training.trainer import Trainer
-from sixfold.verify import decoding as computed
-from sixfold.verify import files as stored
-from sixfold.verify import gradients
-from sixfold.verify import training as trained
+from sixfold.verify import decoding, files, gradients, training
 from tests.verify.conftest import ALONE, failing, results
 
 QUICK = [key for key in ALONE if key not in ("micro-batches", "resume", "export")]
@@ -88,7 +84,7 @@ def test_a_shelf_that_forgets(run, monkeypatch):
 
 def test_a_cache_that_forgets(run, monkeypatch):
     share = Cache.share
-    monkeypatch.setattr(task, "make_step", ModelStep)
+    monkeypatch.setattr(session, "make_step", ModelStep)
 
     def forgetful(cache, key, new, **rest):
         (k, v), seen = share(cache, key, new, **rest)
@@ -107,7 +103,7 @@ def test_padding_that_is_read(run, monkeypatch):
 
     padded = step.padded
     monkeypatch.setattr(step, "padded", leaking)
-    monkeypatch.setattr(task, "make_step", ModelStep)
+    monkeypatch.setattr(session, "make_step", ModelStep)
     assert failing(run, ["batch", "cache", "attention", "micro-batches", "resume", "loss"]) == {"batch", "cache"}
 
 
@@ -146,7 +142,7 @@ def test_processes_that_do_not_meet(run, monkeypatch):
     def apart(subject, folder):
         save_tensors(gradients.gradients(subject.run, folder, Lonely(0, 2)), folder / gradients.FOUND)
 
-    monkeypatch.setattr(trained, "_run_two", apart)
+    monkeypatch.setattr(training, "_run_two", apart)
     assert failing(run, ["micro-batches", "processes"]) == {"processes"}
 
 
@@ -189,7 +185,7 @@ def test_a_log_that_was_changed(run, field, key):
 
 
 def test_whatever_breaks_off_is_a_failure_of_that_line(run, monkeypatch):
-    monkeypatch.setattr(computed, "said", lambda *_: 1 / 0)
+    monkeypatch.setattr(decoding, "said", lambda *_: 1 / 0)
     found = results(run, ["weights", "attention"])
     assert {key: each.result for key, each in found.items()} == {"weights": "pass", "attention": "fail"}
     assert found["attention"].note == "ZeroDivisionError: division by zero"
@@ -197,22 +193,22 @@ def test_whatever_breaks_off_is_a_failure_of_that_line(run, monkeypatch):
 
 def test_texts_may_differ_in_a_tie_only():
     one = Translation("a b", -3.0, (5, 6), (-1.0, -1.0, -1.0))
-    assert computed.compare([one], [one]).difference == 0
+    assert decoding.compare([one], [one]).difference == 0
     tie = replace(one, tokens=(5, 7), log_probs=(-1.0, -1.000001, -2.0), score=-4.0)
-    assert computed.compare([one], [tie]).difference <= computed.ROUNDING
+    assert decoding.compare([one], [tie]).difference <= decoding.ROUNDING
     shorter = replace(one, tokens=(5,), log_probs=(-1.0, -1.5), score=-2.5)
     for other in (shorter, replace(tie, log_probs=(-1.0, -1.1, -2.0))):
-        assert computed.compare([one], [other]).difference == math.inf
-    assert computed.compare([one, one], [one, tie]).note == "1 of 2 texts differ"
-    assert computed.compare([one], [replace(one, log_probs=(-1.0, -1.5, -1.0))]).difference == 0.5
+        assert decoding.compare([one], [other]).difference == math.inf
+    assert decoding.compare([one, one], [one, tie]).note == "1 of 2 texts differ"
+    assert decoding.compare([one], [replace(one, log_probs=(-1.0, -1.5, -1.0))]).difference == 0.5
 
 
 def test_what_is_no_number_is_far_from_any_other():
     one = Translation("a b", -3.0, (5, 6), (-1.0, -1.0, -1.0))
     for place in range(3):
         other = replace(one, log_probs=tuple(math.nan if i == place else -1.0 for i in range(3)))
-        assert computed.compare([one], [other]).difference == math.inf
-        assert computed.compare([one, one, one], [one, other, one]).difference == math.inf
+        assert decoding.compare([one], [other]).difference == math.inf
+        assert decoding.compare([one, one, one], [one, other, one]).difference == math.inf
 
 
 def test_a_byte_of_the_prepared_text(run):
@@ -225,8 +221,8 @@ def test_a_byte_of_the_prepared_text(run):
 
 def test_other_numbers_are_infinitely_far():
     one, nan = torch.ones(2), torch.tensor([1.0, math.nan])
-    assert stored.furthest({"a": one}, {"a": one + 0.5}) == 0.5
+    assert files.furthest({"a": one}, {"a": one + 0.5}) == 0.5
     for left, right in (({"a": one}, {}), ({"a": one}, {"a": torch.ones(3)}), ({"a": nan}, {"a": nan})):
-        assert stored.furthest(left, right) == math.inf
-    assert stored.furthest({"a": one}, {"a": nan}) == math.inf
-    assert stored.furthest({"a": one}, {"a": one.double()}) == math.inf
+        assert files.furthest(left, right) == math.inf
+    assert files.furthest({"a": one}, {"a": nan}) == math.inf
+    assert files.furthest({"a": one}, {"a": one.double()}) == math.inf

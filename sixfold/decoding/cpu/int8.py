@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sixfold.decoding.cpu import gemm as products
+from sixfold.decoding.cpu import gemm
 from sixfold.models.model import Model
 from sixfold.transformer import TokenEmbedding
 
@@ -115,7 +115,7 @@ class Matrix:
     @cached_property
     def panels(self) -> np.ndarray | None:
         """For `products.multiply_whole`, if this CPU knows it."""
-        return products.whole_panels(self.whole.t().numpy())
+        return gemm.whole_panels(self.whole.t().numpy())
 
     @cached_property
     def _by_inputs(self) -> Tensor:

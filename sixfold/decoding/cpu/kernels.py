@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numba import config, float32, njit
 
-from sixfold.decoding.cpu import llvm as vectors
+from sixfold.decoding.cpu import llvm
 from sixfold.decoding.cpu.llvm import ADD, LANES, POSITIVE, dots, fills_registers, more, weigh
 
 LEAST = 1e-30  # a row of zeros has a scale, too
@@ -70,7 +70,7 @@ def _forgive(kept: Any) -> None:
 @cache
 def _stamp() -> tuple[tuple[float, int], ...]:
     """When the files were written that kernels have parts of."""
-    found = (Path(file).stat() for file in (__file__, vectors.__file__))
+    found = (Path(file).stat() for file in (__file__, llvm.__file__))
     return tuple((status.st_mtime, status.st_size) for status in found)
 
 

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from sixfold.decoding.cpu import gemm as products
-from sixfold.decoding.cpu import kernels
+from sixfold.decoding.cpu import gemm, kernels
 from sixfold.decoding.cpu.int8 import Int8Linear, Int8Table, Matrix, sample
 from sixfold.decoding.cpu.llvm import ADD, POSITIVE, SET
 from sixfold.modifications.gated import Gated
@@ -105,7 +104,7 @@ class Weights:
     @cached_property
     def panels(self) -> np.ndarray | None:
         """For our own, if this CPU knows it."""
-        return products.panels(self._weight.numpy())
+        return gemm.panels(self._weight.numpy())
 
 
 _laid_out: MutableMapping[Tensor, tuple[Hashable, Weights]] = WeakIdKeyDictionary()
@@ -125,7 +124,7 @@ class _Linear:
     def __init__(self, outputs: int, bias: Tensor | None):
         self.outputs = outputs
         self.bias = np.zeros(outputs, np.float32) if bias is None else numbers(bias)
-        self.filled_bias = products.filled_up(self.bias)
+        self.filled_bias = gemm.filled_up(self.bias)
 
     def __call__(self, x: Sheet, y: Sheet) -> None:
         self._multiply(x, SET, y)
@@ -147,7 +146,7 @@ class _Float(_Linear):
 
     def _multiply(self, x: Sheet, how: int, y: Sheet) -> None:
         if _few(x) and (panels := self.weights.panels) is not None:
-            products.multiply(x.array, panels, self.filled_bias, how, y.array)
+            gemm.multiply(x.array, panels, self.filled_bias, how, y.array)
         elif how == ADD:
             y.tensor.addmm_(x.tensor, self.weights.turned).add_(self.torch_bias)
         else:
@@ -162,11 +161,11 @@ class _Whole(_Linear):
     def __init__(self, matrix: Matrix, bias: Tensor | None, desk: Desk):
         self.matrix, self.desk, self.inputs = matrix, desk, len(matrix.whole)
         super().__init__(matrix.whole.shape[1], bias)
-        self.scale = products.filled_up(matrix.scale.numpy())
+        self.scale = gemm.filled_up(matrix.scale.numpy())
 
     def _multiply(self, x: Sheet, how: int, y: Sheet) -> None:
         if _few(x) and (panels := self.matrix.panels) is not None:
-            products.multiply_whole(x.array, panels, self.scale, self.filled_bias, how, y.array)
+            gemm.multiply_whole(x.array, panels, self.scale, self.filled_bias, how, y.array)
         else:
             kernels.rescale(*self._sums(x), self.scale, self.bias, how, y.array)
 
