@@ -13,8 +13,8 @@ from sixfold.config.schema import Decoding
 from sixfold.core.ids import EOS
 from sixfold.decoding.session import NEVER
 from sixfold.decoding.translator import Translator
-from tests.bench.subjects import recipe
-from tests.runs import translating
+from tests.support.runs import translating
+from tests.support.subjects import recipe
 
 LINES = ["a b c", "i h g f e d c b a", "a", "c c", "b a d", "f e d c b", "g"]
 

@@ -10,8 +10,8 @@ from sixfold.bench.race import OURS, Ratio
 from sixfold.bench.training import PEAK, first_steps, flops, measure, notes, product, share, tables
 from sixfold.bench.training_contenders import ours, peer, tokens
 from sixfold.runs.model_files import skeleton
-from tests.bench.subjects import recipe
-from tests.small import seeded
+from tests.support.small import seeded
+from tests.support.subjects import recipe
 
 
 def quietly(_):

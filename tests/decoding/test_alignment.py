@@ -7,7 +7,7 @@ from sixfold import BOS, EOS, Tap
 from sixfold.decoding.alignment import align, looks, watched_layer, word_numbers, words_in_place_of_unknown
 from sixfold.text.tokenizer import UNK, Tokenizers
 from sixfold.text.vocabulary import train_tokenizer
-from tests.small import assert_close, moved_model
+from tests.support.small import assert_close, moved_model
 
 TEXT = ["the cat sat on the mat"] * 5
 BPE = train_tokenizer("bpe", TEXT, 5 + 256 + 12)

@@ -7,8 +7,8 @@ from sixfold import BOS, EOS
 from sixfold.decoding.ensemble import Ensemble
 from sixfold.decoding.step import ModelStep
 from sixfold.decoding.translator import Translator
-from tests.decoding.test_translator import LETTERS, LINES, METHODS, assert_same, small_translator
-from tests.small import assert_close
+from tests.support.small import assert_close
+from tests.support.translators import LETTERS, LINES, METHODS, assert_same, small_translator
 
 
 def pair(**keys):

@@ -5,7 +5,7 @@ import torch
 
 from sixfold import BOS, EOS, Tap
 from sixfold.decoding.step import ModelStep, padded
-from tests.small import assert_close, moved_model
+from tests.support.small import assert_close, moved_model
 
 HEADS = [(), ("untied",), ("factorized_embedding:inner=8",), ("adaptive_softmax",), ("mixture_of_softmaxes",)]
 SOURCES = [[5, 9, 7, EOS], [8, EOS]]

@@ -11,7 +11,7 @@ import sixfold
 from sixfold.api import worker
 from sixfold.decoding import workers
 from sixfold.decoding.engine import Job
-from tests import runs
+from tests.support import runs
 
 LINES = ["a b c", "", "i h", "c", "d e", "f", "g h i a b", "a", "b"]
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from tests.small import assert_close, seeded, small_model
+from tests.support.small import assert_close, seeded, small_model
 
 NAMES = ("gelu", "gelu:form=tanh", "swish", "elu", "selu", "sigmoid", "softplus")
 

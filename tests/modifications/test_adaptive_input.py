@@ -5,7 +5,7 @@ import torch
 
 import sixfold
 from sixfold.modifications.adaptive_input import edges_of
-from tests.small import assert_close, random_ids, seeded, small_model, small_sizes
+from tests.support.small import assert_close, random_ids, seeded, small_model, small_sizes
 
 HERE = "adaptive_input:cutoffs=5/20,factors=1/2/4"
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import sixfold
 from sixfold.core import loss as module
 from sixfold.narang.rows import BASELINE
-from tests.small import assert_close, random_ids, seeded, small_model, small_sizes
+from tests.support.small import assert_close, random_ids, seeded, small_model, small_sizes
 
 HERE = "adaptive_softmax:cutoffs=5/20,factors=1/2/4"
 VARIANTS = [HERE, f"{HERE},sentinels=4", f"{HERE},projection=false", "adaptive_softmax:cutoffs=9,factors=2/4"]

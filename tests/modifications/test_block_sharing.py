@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sixfold import Batch, Cache, Tap, load_model, save
-from tests.small import assert_close, random_ids, seeded, small_model
+from tests.support.small import assert_close, random_ids, seeded, small_model
 
 SIZES = {"encoder_layers": 3, "decoder_layers": 4}
 STACKS = ("both", "encoder", "decoder")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import sixfold
-from tests.small import assert_close, random_ids, seeded, small_model, small_sizes
+from tests.support.small import assert_close, random_ids, seeded, small_model, small_sizes
 
 
 def test_the_study_had_two_shapes_of_heads_in_one_model():

@@ -4,9 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.modifications.test_lightweight_convolution import randomly
-from tests.small import assert_close, seeded
-from tests.stage import attention_in, call_for, padded_call
+from tests.support.small import assert_close, seeded
+from tests.support.stage import attention_in, call_for, padded_call, randomly
 
 
 def by_loop(part, x, causal):

@@ -15,8 +15,8 @@ from sixfold.modifications.evolved import (
 )
 from sixfold.spec.spec import Spec
 from sixfold.transformer import Attention
-from tests.small import assert_close, random_ids, seeded, small_model, small_sizes
-from tests.stage import call_for, padded_call
+from tests.support.small import assert_close, random_ids, seeded, small_model, small_sizes
+from tests.support.stage import call_for, padded_call
 
 
 def placed(causal):

@@ -6,7 +6,7 @@ import torch
 import sixfold
 from sixfold import Batch, Spec
 from sixfold.modifications._shared.experts import Experts, Plan, balance_loss, in_time, with_room
-from tests.small import assert_close, pad, random_ids, random_rows, seeded, small_model, small_sizes
+from tests.support.small import assert_close, pad, random_ids, random_rows, seeded, small_model, small_sizes
 
 BOTH = ("mixture_of_experts", "switch")
 

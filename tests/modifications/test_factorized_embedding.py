@@ -8,7 +8,7 @@ import torch
 import sixfold
 from sixfold.modifications._shared.factorized import Factors
 from sixfold.transformer import TokenEmbedding
-from tests.small import assert_close, random_ids, seeded, small_model, small_sizes
+from tests.support.small import assert_close, random_ids, seeded, small_model, small_sizes
 
 
 def product(table):

@@ -9,7 +9,7 @@ from torch import nn
 from sixfold.models.encoder_decoder import EncoderDecoder
 from sixfold.modifications.fixup import FixupEnd, FixupResidual, fixup
 from sixfold.spec.spec import Spec
-from tests.small import assert_close, random_ids, seeded, small_model, small_sizes
+from tests.support.small import assert_close, random_ids, seeded, small_model, small_sizes
 
 
 @torch.no_grad()

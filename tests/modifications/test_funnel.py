@@ -6,7 +6,7 @@ import torch
 from sixfold import Tap
 from sixfold.core.inputs import begin
 from sixfold.modifications.funnel import mean_of_neighbours, shortened
-from tests.small import assert_close, pad, random_ids, random_rows, seeded, small_model
+from tests.support.small import assert_close, pad, random_ids, random_rows, seeded, small_model
 
 DEEP = {"encoder_layers": 6}
 

@@ -8,7 +8,7 @@ import torch
 
 import sixfold
 from sixfold.narang.rows import BASELINE
-from tests.small import assert_close, seeded, small_model
+from tests.support.small import assert_close, seeded, small_model
 
 PLAIN = {"glu": "sigmoid", "geglu": "gelu", "geglu:form=tanh": "gelu:form=tanh", "reglu": None, "swiglu": "swish"}
 GATES = {

@@ -3,17 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 import sixfold
-from tests.small import assert_close, random_ids, seeded, small_model, small_sizes
-from tests.stage import attention_in, call_for, padded_call
-
-
-def randomly(module, seed=0):
-    for p in module.parameters():
-        nn.init.normal_(p, generator=seeded(seed), std=0.5)
-    return module
+from tests.support.small import assert_close, random_ids, seeded, small_model, small_sizes
+from tests.support.stage import attention_in, call_for, padded_call, randomly
 
 
 def by_loop(part, x, causal):

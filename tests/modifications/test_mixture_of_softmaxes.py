@@ -8,8 +8,8 @@ import torch.nn.functional as F
 
 import sixfold
 from sixfold.core.loss import CHUNK
-from tests.small import assert_close, random_ids, seeded, small_model, small_sizes
-from tests.test_loss import Largest
+from tests.support.largest import Largest
+from tests.support.small import assert_close, random_ids, seeded, small_model, small_sizes
 
 HERE = "mixture_of_softmaxes:components=3"
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import sixfold
-from tests.small import assert_close, seeded, small_model, small_sizes
-from tests.test_positions import call_at
+from tests.support.small import assert_close, seeded, small_model, small_sizes
+from tests.support.stage import call_at
 
 
 def part_of(options="keys=16,nearest=6,d_key=8,heads=3"):

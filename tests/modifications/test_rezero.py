@@ -8,7 +8,7 @@ from torch import nn
 
 from sixfold import Batch
 from sixfold.modifications.rms_norm import RMSNorm
-from tests.small import assert_close, random_ids, seeded, small_model
+from tests.support.small import assert_close, random_ids, seeded, small_model
 
 NAMES = ("rezero", "rezero_layer_norm", "rezero_rms_norm")
 every = pytest.mark.parametrize("name", NAMES)

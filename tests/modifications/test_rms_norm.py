@@ -9,7 +9,7 @@ from torch import nn
 from sixfold.core.place import Place
 from sixfold.modifications.rms_norm import RMSNorm
 from sixfold.spec.spec import Spec
-from tests.small import assert_close, seeded, small_model, small_sizes
+from tests.support.small import assert_close, seeded, small_model, small_sizes
 
 
 def norm(fraction=1.0, width=16):

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from tests.small import assert_close, seeded, small_model
-from tests.test_positions import call_at
+from tests.support.small import assert_close, seeded, small_model
+from tests.support.stage import call_at
 
 
 def part_of(options):

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import sixfold
-from tests.small import assert_close, pad, random_ids, random_rows, seeded, small_model
-from tests.stage import attention_in, call_for
+from tests.support.small import assert_close, pad, random_ids, random_rows, seeded, small_model
+from tests.support.stage import attention_in, call_for
 
 KINDS = ("dense", "dense_plus", "dense_plus_alpha", "factorized", "random", "random_plus", "random_plus_alpha")
 STUDY = tuple(f"{kind}:study=true" for kind in KINDS[:4])

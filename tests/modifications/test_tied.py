@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import sixfold
-from tests.small import random_ids, seeded, small_model, small_sizes
+from tests.support.small import random_ids, seeded, small_model, small_sizes
 
 ROLES = ("source", "target", "output")
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sixfold import Cache
-from tests.small import assert_close, pad, random_ids, random_rows, seeded, small_model
+from tests.support.small import assert_close, pad, random_ids, random_rows, seeded, small_model
 
 SIZES = {"encoder_layers": 3, "decoder_layers": 2}  # four states, two memories
 

@@ -9,7 +9,7 @@ import torch
 from sixfold import Batch, Tap
 from sixfold.core.inputs import begin
 from sixfold.modifications._shared.adaptive_computation import EPSILON, Halting, Pondered
-from tests.small import assert_close, pad, random_ids, random_rows, seeded, small_model
+from tests.support.small import assert_close, pad, random_ids, random_rows, seeded, small_model
 
 
 def entered(model, ids):

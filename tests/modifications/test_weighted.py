@@ -8,8 +8,8 @@ import torch
 import sixfold
 from sixfold import Batch
 from sixfold.modifications.weighted import Branches, onto_simplex
-from tests.small import assert_close, random_ids, seeded, small_model, small_sizes
-from tests.test_positions import call_at
+from tests.support.small import assert_close, random_ids, seeded, small_model, small_sizes
+from tests.support.stage import call_at
 
 FORMS = ("weighted", "weighted:study=true")
 SIZES = {"heads": 4, "d_ff": 24}

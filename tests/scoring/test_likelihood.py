@@ -10,7 +10,7 @@ from sixfold.scoring import likelihood as module
 from sixfold.scoring.likelihood import Likelihood, likelihood, perplexity, token_log_probs
 from sixfold.text.tokenizer import UNK, Tokenizers
 from sixfold.text.vocabulary import train_tokenizer
-from tests.small import moved_model, pad
+from tests.support.small import moved_model, pad
 
 BYTES = train_tokenizer("bytes", [])
 WORDS = train_tokenizer("words", ["one two three four", "one two", "three four"])

@@ -16,7 +16,7 @@ from sixfold.text import preparation
 from sixfold.text.corpus import Reference, data_hashes, open_prepared, prepare, references
 from sixfold.text.report import OUTLIER_RULE, Report, count_outliers
 from sixfold.text.tokenizer import UNK
-from tests.text.stand_ins import pairs, text, write
+from tests.support.stand_ins import pairs, text, write
 
 TRAIN = "ab\tx\n\ty\nab\tx\n  \tz\nab\tw\nabcdef\tx\nc\txyzxyz\nd\tx y"  # two with an empty side, two over-long
 

@@ -12,7 +12,7 @@ from sixfold.config.schema import Data, Files
 from sixfold.text import sources
 from sixfold.text.corpus import prepare
 from sixfold.text.sources import pair_sources, text_sources
-from tests.text.stand_ins import pairs, text, write
+from tests.support.stand_ins import pairs, text, write
 
 
 def read(train: Any, **data: Any) -> list[tuple[str, str]]:

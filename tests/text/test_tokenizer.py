@@ -16,18 +16,9 @@ from hypothesis import strategies as st
 
 from sixfold.text.tokenizer import CONTROLS, KINDS, MASK, UNK, Tokenizer, Tokenizers
 from sixfold.text.vocabulary import train_tokenizer
+from tests.support.trained_tokenizers import EXACT, TEXTS, trained
 
-EXACT = ("bpe", "unigram", "characters", "bytes")
 BETWEEN_SPACES = ("words", "symbols")
-TEXTS = [
-    "the cat sat on the mat",
-    "the cats sat on the mats and the hats",
-    "das Mädchen über den Bäumen",
-    "कुत्ता और बिल्ली",
-    "猫が好き 猫が好き",
-    "<s> <pad> </s> <unk> <mask>",
-] * 3
-SIZE = 300
 TRICKY = [
     "",
     " ",
@@ -43,10 +34,6 @@ TRICKY = [
     "Ġspace Ċline Ã¤",
     "<pad> sixfold-tokenizer-1 bpe",
 ]
-
-
-def trained(kind: str) -> Tokenizer:
-    return train_tokenizer(kind, TEXTS, SIZE if kind in EXACT else None)
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +202,8 @@ def test_sizes_that_cannot_be(all_kinds):
 PROGRAM = """
 import json, os, signal, sys
 sys.path.insert(0, {root!r})
-from tests.text.test_tokenizer import KINDS, TEXTS, trained
+from sixfold.text.tokenizer import KINDS
+from tests.support.trained_tokenizers import TEXTS, trained
 found = {{kind: trained(kind) for kind in KINDS}}
 before = found["bpe"].encode_batch(TEXTS * 50)
 child = os.fork()

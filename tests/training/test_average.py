@@ -9,7 +9,7 @@ from sixfold.runs.run import Run
 from sixfold.training import checkpoint
 from sixfold.training.average import make_average
 from sixfold.training.processes import Processes
-from tests.small import seeded, small_model
+from tests.support.small import seeded, small_model
 
 
 class Pair(nn.Module):

@@ -1,7 +1,6 @@
 """How a run begins: mistakes are found before anything is touched, and what broke off is no hindrance."""
 
 import shutil
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,24 +14,8 @@ from sixfold.training.display import Quiet
 from sixfold.training.preflight import check
 from sixfold.training.runner import train
 from sixfold.training.trainer import Trainer
-from tests.training import tiny
-
-
-class BrokenOffError(Exception):
-    """In the place of a kill."""
-
-
-def broken_off(*_):
-    raise BrokenOffError
-
-
-@contextmanager
-def breaking_off_at(owner, name):
-    """Does in the test what a kill there would do."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(owner, name, broken_off)
-        with pytest.raises(BrokenOffError):
-            yield
+from tests.support import tiny
+from tests.support.breaking_off import breaking_off_at, broken_off, contents
 
 
 def config(folder, **settings):
@@ -51,10 +34,6 @@ def made(tmp_path_factory):
 def run(made, tmp_path):
     """A run of one's own."""
     return Run(shutil.copytree(made / "run", tmp_path / "run"))
-
-
-def contents(run):
-    return {p: p.read_bytes() for p in run.directory.rglob("*") if p.is_file() and p.name != "lock"}
 
 
 @pytest.mark.parametrize(

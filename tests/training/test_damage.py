@@ -14,9 +14,8 @@ from sixfold.training.display import Quiet
 from sixfold.training.runner import resume, train
 from sixfold.training.trainer import Trainer
 from sixfold.training.validation import Validation
-from tests.training import tiny
-from tests.training.test_beginning import BrokenOffError, breaking_off_at, contents
-from tests.training.test_records import Listener
+from tests.support import tiny
+from tests.support.breaking_off import BrokenOffError, Listener, breaking_off_at, contents
 
 
 @pytest.fixture(scope="module")

@@ -144,11 +144,12 @@ def test_quiet_shows_nothing(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_without_stderr_nothing_is_shown(monkeypatch):
+def test_without_stderr_nothing_is_shown(monkeypatch, capfd):
     monkeypatch.setattr("sys.stderr", None)
     for display in (Display(), Quiet()):
         display.line(VALID)
         display.close()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_everything_goes_to_stderr(capsys):

@@ -16,7 +16,7 @@ from sixfold.training.display import Quiet
 from sixfold.training.log import Log
 from sixfold.training.runner import train
 from sixfold.training.trainer import Trainer
-from tests.training import tiny
+from tests.support import tiny
 
 
 @contextmanager

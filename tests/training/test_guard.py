@@ -174,7 +174,11 @@ def wild(steps, chance):
 def test_the_state_is_strict_json_after_losses_near_the_largest_number():
     guard = Guard()
     verdicts(guard, [1.5e308, 1e307] * 10 + [NAN] * 3)
-    json.dumps(guard.state(), allow_nan=False)
+    saved = json.dumps(guard.state(), allow_nan=False)
+    again = Guard()
+    again.load_state(json.loads(saved))
+    assert again.state() == guard.state()
+    assert again.judge(1e307, 1.0) == guard.judge(1e307, 1.0)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -10,7 +10,7 @@ from sixfold.training import checkpoint
 from sixfold.training.display import Quiet
 from sixfold.training.runner import train
 from sixfold.training.trainer import Trainer
-from tests.training import tiny
+from tests.support import tiny
 
 
 @pytest.fixture

@@ -5,40 +5,12 @@ import signal
 
 import pytest
 
-from sixfold.config.schema import read_config
 from sixfold.runs.run import Run
 from sixfold.training.display import Quiet
 from sixfold.training.runner import resume, train
 from sixfold.training.trainer import Trainer
-from tests.training import tiny
-
-TEXT = "the cat sat on the mat and the dog sat on the log\nhow now brown cow, said the dog to the cat\n"
-
-
-def recipe(folder, name, **settings):
-    """A tiny run of one of the recipes for plain text."""
-    (folder / "train.txt").write_text(TEXT * 20)
-    (folder / "valid.txt").write_text(TEXT)
-    plain = {
-        "data.train": str(folder / "train.txt"),
-        "data.valid": str(folder / "valid.txt"),
-        "data.tokenizer": "characters",
-        "data.vocabulary": "null",
-        "data.context": "16",
-        "model.d_model": "16",
-        "model.d_ff": "32",
-        "model.heads": "2",
-        "model.layers": "1",
-        "training.steps": "30",
-        "training.batch_tokens": "200",
-        "training.learning_rate": "1e-2",
-        "training.warmup_steps": "3",
-        "training.validate_every": "15",
-        "training.checkpoint_every": "10",
-        "training.log_every": "5",
-        "training.device": "cpu",
-    }
-    return read_config(name, {**plain, **{key.replace("__", "."): value for key, value in settings.items()}})
+from tests.support import tiny
+from tests.support.plain_text import recipe
 
 
 def losses(run):

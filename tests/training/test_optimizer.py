@@ -10,7 +10,7 @@ from sixfold.core.sharded_tensors import whole_tensors
 from sixfold.spec.spec import Group
 from sixfold.training import checkpoint
 from sixfold.training.optimizer import make_optimizers
-from tests.small import MODIFICATIONS, VOCAB, seeded, small_model
+from tests.support.small import MODIFICATIONS, VOCAB, seeded, small_model
 
 OPTIMIZERS = ("adamw", "adafactor", "sgd", "muon")
 MODELS = {"switch": ("switch:experts=4,every=2",), "product_keys": ("product_keys:keys=8,nearest=2",)}

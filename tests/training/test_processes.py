@@ -16,8 +16,9 @@ import torch
 from sixfold.config.schema import write_config
 from sixfold.runs.run import Run
 from sixfold.training import checkpoint
-from tests.training import tiny
-from tests.training.many import CUT_UP, MOVES
+from sixfold.training.processes import said_once
+from tests.support import tiny
+from tests.support.many import CUT_UP, MOVES
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "PYTHONPATH": str(ROOT)}
@@ -34,7 +35,7 @@ def runs(tmp_path_factory, worker_id):
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "done").exists():
-            command = [*TWO, "tests.training.many", str(tiny.corpus(folder))]
+            command = [*TWO, "tests.support.many", str(tiny.corpus(folder))]
             done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
             assert done.returncode == 0, done.stdout + done.stderr
             (folder / "done").touch()
@@ -154,3 +155,10 @@ def test_a_signal_to_torchrun_saves_and_an_error_is_said_once(tmp_path):
     assert len([line for line in lines if line.startswith("sixfold: ")]) == 1, again.stderr
     assert "--overwrite" in lines[0]
     assert len([line for line in lines if line.startswith("Traceback")]) == 1, again.stderr  # torchrun's own
+
+
+@pytest.mark.parametrize(("rank", "error"), [("0", ValueError), ("1", SystemExit)])
+def test_a_mistake_that_all_processes_find_is_said_by_the_first(monkeypatch, rank, error):
+    monkeypatch.setenv("LOCAL_RANK", rank)
+    with pytest.raises(error), said_once():
+        raise ValueError

@@ -16,7 +16,7 @@ from sixfold.training import checkpoint
 from sixfold.training.display import Quiet
 from sixfold.training.runner import resume, train
 from sixfold.training.trainer import Trainer
-from tests.training import tiny
+from tests.support import tiny
 
 ROOT = Path(__file__).parents[2]
 # Waiting threads sleep: two threads in each of several processes would spin each other to a standstill.
@@ -53,7 +53,7 @@ def run(left_alone, tmp_path):
     ids=lambda m: m[0].partition(":")[0] if m else "vanilla",
 )
 def test_a_run_killed_at_any_moment_ends_as_one_left_alone(tmp_path, modifications):
-    command = [sys.executable, "-m", "tests.training.killing", str(tmp_path), *modifications]
+    command = [sys.executable, "-m", "tests.support.killing", str(tmp_path), *modifications]
     done = subprocess.run(command, env=CALM, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 

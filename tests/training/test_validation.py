@@ -4,12 +4,18 @@ import json
 import math
 
 import pytest
+import torch
 
+from sixfold.api.describe import describe_run, table_of
+from sixfold.runs import model_files
 from sixfold.runs.run import Run
-from sixfold.training.display import Quiet
+from sixfold.terminal import console
+from sixfold.training import checkpoint
+from sixfold.training.display import NO_BEST, Quiet
 from sixfold.training.runner import resume, train
 from sixfold.training.validation import Validation, check_validation
-from tests.training import tiny
+from tests.support import tiny
+from tests.support.breaking_off import Listener
 
 
 def better(folder, metric, scores, best, best_loss):
@@ -68,4 +74,26 @@ def test_what_nothing_can_be_validated_for_is_refused(tmp_path, settings):
 
 @pytest.mark.parametrize("metric", ["auto", "loss"])
 def test_without_text_to_validate_on_the_metric_may_be_left_open(tmp_path, metric):
-    check_validation(tiny.config(tmp_path, data__valid="null", training__metric=metric))
+    config = tiny.short(tiny.corpus(tmp_path), data__valid="null", training__metric=metric)
+    check_validation(config)
+    assert train(config, tmp_path / "run", display=Quiet()).finished
+    assert {record["kind"] for record in Run(tmp_path / "run").records()}.isdisjoint({"valid"})
+
+
+def test_until_a_validation_gives_a_number_the_model_is_the_latest(run, monkeypatch):
+    new, listener = Run(run.directory.with_name("new")), Listener()
+    monkeypatch.setattr(Validation, "_loss", lambda *_: (float("nan"), 1.0))
+    train(tiny.short(run.directory.parent), new.directory, display=listener)
+    assert any(f"{NO_BEST}, of step 4" in words for words in listener.words)
+    weights = checkpoint.read(new.training / "step-4").tensors("model")
+    assert all(
+        torch.equal(tensor, weights[name]) for name, tensor in model_files.load(new.directory).state_dict().items()
+    )
+    described = describe_run(new)
+    assert described["weights"] == {"step": 4, "why": NO_BEST}
+    with (shown := console()).capture() as captured:
+        shown.print(table_of(described))
+    assert "of step 4: no validation has given a number" in " ".join(captured.get().split())
+    monkeypatch.undo()
+    resume(new.directory, {"training.steps": "6"}, display=Quiet())
+    assert describe_run(new)["weights"] == {"step": 6, "why": "the best so far"}

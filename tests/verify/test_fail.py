@@ -24,7 +24,7 @@ from sixfold.training import checkpoint
 from sixfold.training.processes import Processes
 from sixfold.training.trainer import Trainer
 from sixfold.verify import decoding, files, gradients, training
-from tests.verify.conftest import ALONE, failing, results
+from tests.support.verified import ALONE, failing, results
 
 QUICK = [key for key in ALONE if key not in ("micro-batches", "resume", "export")]
 

@@ -12,9 +12,9 @@ from sixfold.runs.run import Run
 from sixfold.training.display import Quiet
 from sixfold.training.runner import train
 from sixfold.verify.report import EQUALITIES
-from tests import runs
-from tests.training.test_kinds import recipe
-from tests.verify.conftest import ALL, ALONE, results, trained_run
+from tests.support import runs
+from tests.support.plain_text import recipe
+from tests.support.verified import ALL, ALONE, results, trained_run
 
 NOT_INSTALLED = set() if find_spec("ctranslate2") else {"export"}
 

@@ -1,0 +1,138 @@
+"""Programs of torch.export compute what the model computes, whatever the number of rows, the lengths and the past."""
+
+import zipfile
+
+import pytest
+import torch
+
+from sixfold import BOS
+from sixfold.decoding.step import padded
+from sixfold.foreign import torch_program
+from sixfold.foreign.agreement import compare, never
+from sixfold.foreign.plain_cache import Layout, SourceProgram, StepProgram, encode, read
+from tests.support.small import MODIFICATIONS, applies, assert_close, moved_model, pad, random_ids, random_rows, seeded
+from tests.support.small_runs import TEXTS, opened
+
+NOT_TRACED = ("mixture_of_experts", "switch")
+TOKENS = [[5 + (7 * i + j) % 16 for j in range(12)] for i in range(3)]
+PROGRAMS = [("encoder_decoder", ("rms_norm", "swiglu")), ("decoder_only", ("t5_bias",))]
+
+
+def steps(model, source, ids, chunks, begin, step):
+    """log p after each chunk, by programs or by modules that are called as they are."""
+    real, kept = None, []
+    if begin is not None:
+        real, *kept = begin(source)
+    past = [state.expand(len(ids), *state.shape[1:]) for state in torch_program.empty_past(model, Layout.of(model))]
+    found, start = [], 0
+    for length in chunks:
+        log_probs, *past = step(ids[:, start : start + length], real, kept, past)
+        start += length
+        found.append(log_probs)
+    return found
+
+
+def whole(model, source, ids, chunks):
+    x = model.decode(ids) if source is None else model.decode(ids, model.encode(source))
+    ends = torch.tensor(chunks).cumsum(0) - 1
+    return list(model.log_probs(x[:, ends]).unbind(1))
+
+
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder_only"])
+@pytest.mark.parametrize("wish", ["vanilla", *MODIFICATIONS])
+@torch.no_grad()
+def test_steps_with_explicit_states_equal_one_pass(wish, kind):
+    wishes = () if wish == "vanilla" else (wish,)
+    if not applies(kind, *wishes):
+        pytest.skip("there is no such model")
+    model = moved_model(kind, wishes)
+    layout, generator = Layout.of(model), seeded(5)
+    source = pad(random_rows((7, 2, 4), generator)) if kind == "encoder_decoder" else None
+    ids, chunks = random_ids(3, 6, generator), (1, 3, 2)
+    begin = None if source is None else SourceProgram(model, layout)
+    for found, right in zip(
+        steps(model, source, ids, chunks, begin, StepProgram(model, layout)),
+        whole(model, source, ids, chunks),
+        strict=True,
+    ):
+        assert_close(found, right)
+
+
+@pytest.fixture(scope="module", params=PROGRAMS, ids=lambda case: " ".join([case[0], *case[1]]))
+def written(request, tmp_path_factory):
+    """A model, and a folder with its programs."""
+    kind, wishes = request.param
+    made = opened(kind, wishes, encoder_layers=1, decoder_layers=2)
+    folder = tmp_path_factory.mktemp("pt2")
+    layout = torch_program.write(made.model, folder)
+    return made, folder, torch_program.TorchEngine(folder, made.model, layout, never(made.tokenizers))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "chunks"), [((7, 2, 4), (1, 3, 2)), ((1,), (1, 1)), ((11, 3), (5, 1))], ids=["three", "one", "two"]
+)
+@torch.no_grad()
+def test_programs_equal_the_model(written, lengths, chunks):
+    made, _, engine = written
+    source = None
+    if made.model.kind == "encoder_decoder":
+        source = padded([row[:length] for length, row in zip(lengths, TOKENS, strict=False)], torch.device("cpu"))
+    ids = torch.randint(5, 21, (len(lengths), sum(chunks)), generator=seeded(len(lengths)))
+    found = steps(made.model, source, ids, chunks, engine.encoder, engine.step)
+    for one, right in zip(found, whole(made.model, source, ids, chunks), strict=True):
+        assert_close(one, right, within=1e-5)
+
+
+def test_programs_write_what_the_model_writes(written):
+    made, _, engine = written
+    agreement = compare(made.model, made.tokenizers, TEXTS, 9, engine)
+    assert (agreement.same, agreement.texts) == (len(TEXTS), len(TEXTS))
+    assert agreement.log_prob < 1e-4
+
+
+def test_programs_are_compared_by_their_log_probabilities_too(written):
+    made, folder, _ = written
+    engine = torch_program.TorchEngine(folder, made.model, Layout.of(made.model), never(made.tokenizers))
+    right = engine.step
+
+    def too_sure(*inputs):  # of the same words
+        log_probs, *past = right(*inputs)
+        return 1.5 * log_probs, *past
+
+    engine.step = too_sure
+    agreement = compare(made.model, made.tokenizers, TEXTS, 9, engine)
+    assert (agreement.share, agreement.close) == (1, False)
+
+
+def test_nothing_is_pickled_and_no_program_has_all_weights(written):
+    made, folder, engine = written
+    for path in folder.iterdir():
+        with zipfile.ZipFile(path) as archive:
+            sizes = {each.filename: each.file_size for each in archive.infolist()}
+            assert not any(archive.read(name) for name in sizes if "sample_inputs" in name)
+        weights = sum(size for name, size in sizes.items() if "/weights/weight_" in name)
+        all_weights = 4 * sum(p.numel() for p in made.model.parameters())
+        assert weights < 0.8 * all_weights if engine.encoder else weights == all_weights
+
+
+@pytest.mark.parametrize("name", NOT_TRACED)
+def test_what_torch_cannot_trace_is_refused_by_name(name, tmp_path):
+    (wish,) = (wish for wish in MODIFICATIONS if wish.startswith(name))
+    model = moved_model(modifications=(wish,), dtype=torch.float32)
+    with pytest.raises(ValueError, match=f"^{name} can't be exported to torch"):
+        torch_program.write(model, tmp_path)
+
+
+def test_an_encoder_alone_has_no_step(tmp_path):
+    with pytest.raises(ValueError, match="encoder_only writes no text"):
+        torch_program.write(moved_model("encoder_only"), tmp_path)
+
+
+@torch.no_grad()
+def test_states_grow_by_the_tokens_that_are_read():
+    model = moved_model()
+    memory = encode(model, torch.full((2, 3), BOS))
+    _, cache = read(model, torch.full((2, 4), BOS), memory)
+    assert {state.shape for states in cache.grown.values() for state in states} == {(2, 2, 4, 8)}
+    assert {state.shape for states in cache.made.values() for state in states} == {(2, 2, 3, 8)}
+    assert Layout.of(model).kept == tuple(((depth, "cross"), 2) for depth in range(2))

@@ -1,0 +1,186 @@
+"""What every registered modification promises besides test_contract.py. Adding a file adds its tests."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+import sixfold
+from sixfold import BOS, Batch
+from tests.support.small import (
+    COMBINATIONS,
+    MODIFICATIONS,
+    VOCAB,
+    moved_model,
+    random_ids,
+    refusal,
+    seeded,
+    small_model,
+    small_sizes,
+)
+
+KINDS = ("encoder_decoder", "decoder_only", "encoder_only")
+ALONE = [(wish,) for wish in MODIFICATIONS]
+every = pytest.mark.parametrize("wish", MODIFICATIONS, ids=str)
+every_and_several = pytest.mark.parametrize("wishes", ALONE + COMBINATIONS, ids="+".join)
+
+
+def parameters(model):
+    return sum(p.numel() for p in model.parameters())
+
+
+def batch(rows=4, length=6, words=VOCAB, seed=0, zipf=False):
+    """Words (all but the three that control), each as likely as the others or, by Zipf's law, as 1 / rank."""
+    chance = 1 / torch.arange(1.0, words - 2) if zipf else torch.ones(words - 3)
+    source, targets = (
+        3 + torch.multinomial(chance, rows * length, replacement=True, generator=seeded(seed + i)).view(rows, length)
+        for i in range(2)
+    )
+    begin = torch.full((rows, 1), BOS)
+    return Batch(source=source, inputs=torch.cat([begin, targets[:, :-1]], 1), targets=targets)
+
+
+@every
+def test_it_adds_as_many_parameters_as_its_file_says(wish):
+    chosen = sixfold.registry.choose(wish)
+    adds = sixfold.registry.find(chosen.name).adds
+    assert adds is not None, "the file must say adds=…"
+    for changes in ({}, {"d_model": 24, "d_ff": 40, "heads": 3, "d_head": 6, "encoder_layers": 4, "decoder_layers": 2}):
+        sizes = small_sizes(**changes)
+        plain, modified = (sixfold.build(sizes, wishes, device="meta") for wishes in ((), (wish,)))
+        assert parameters(modified) - parameters(plain) == adds(sizes, **chosen.options)
+
+
+@torch.no_grad()
+def difference(with_it, without):
+    """How much a modification changes the loss, where both have the same weights as far as they have the same names."""
+    plain, modified = models = small_model(modifications=without), small_model(modifications=with_it)
+    for tensor in itertools.chain(*(model.state_dict().values() for model in models)):
+        if tensor.abs().max() == tensor.abs().min():  # a gain of 0 or 1, a bias of 0: give it something to say
+            tensor += 0.3 * torch.randn(tensor.shape, dtype=tensor.dtype, generator=seeded(3))
+    for name, tensor in modified.state_dict().items():
+        same = plain.state_dict().get(name)
+        if same is not None and same.shape == tensor.shape:
+            tensor.copy_(same)
+    data = batch()
+    return (modified(data).sum - plain(data).sum).abs()
+
+
+@every
+def test_it_computes_something_else_than_the_plain_model(wish):
+    assert difference((wish,), ()) > 1e-6
+
+
+@pytest.mark.parametrize("wishes", COMBINATIONS, ids="+".join)
+def test_each_of_several_acts(wishes):
+    """Without any one of them, something else is computed: none is lost in what another builds."""
+    for wish in wishes:
+        assert difference(wishes, tuple(other for other in wishes if other != wish)) > 1e-6, wish
+
+
+@every_and_several
+def test_the_first_loss_is_near_that_of_guessing(wishes):
+    """Words are drawn by Zipf's law, as text is: adaptive tables are made for that."""
+    words = 2000
+    model = small_model(modifications=wishes, dtype=torch.float32, d_model=32, d_ff=64, heads=4, vocab=words)
+    with torch.no_grad():
+        losses = model(batch(rows=16, length=16, words=words, zipf=True))
+    assert losses.sum.item() / losses.tokens.item() == pytest.approx(math.log(words), rel=0.15)
+
+
+@every_and_several
+def test_every_parameter_learns(wishes):
+    """Experts that got no token, and memory slots that nobody chose, excepted: then at least one like them did."""
+    model = moved_model(modifications=wishes)
+    losses = model.train()(batch(rows=8, length=12))
+    (losses.sum + losses.auxiliary).backward()
+    for name, p in model.named_parameters():
+        assert p.grad is not None, name
+        assert (p.grad != 0).any(), name
+
+
+@every_and_several
+def test_it_learns_to_copy(wishes):
+    """32 fixed sequences: the loss gets below a third of the same model's with its memory zeroed."""
+    model = small_model(modifications=wishes, dtype=torch.float32, d_model=32, d_ff=64, heads=4)
+    torch.manual_seed(0)
+    source = random_ids(32, 6, seeded(5))
+    data = Batch(source=source, inputs=torch.cat([torch.full((32, 1), BOS), source[:, :-1]], 1), targets=source)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, betas=(0.9, 0.98))
+    for step in range(300):
+        model.train()
+        losses = model(data)
+        (losses.sum / losses.tokens + losses.auxiliary).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        model.after_step(step, 300)
+        if step % 20 == 19 and copied(model, data):
+            return
+    pytest.fail("it did not learn to read its memory")
+
+
+@torch.no_grad()
+def copied(model, data):
+    model.eval()
+    memory = model.encode(data.source)
+    blind = memory._replace(states=tuple(torch.zeros_like(s) for s in memory.states))
+    with_memory, without = (
+        model.head.loss(model.decode(data.inputs, m), model._table["output"], data.targets)[0] for m in (memory, blind)
+    )
+    return with_memory < without / 3
+
+
+class Pass(torch.nn.Module):
+    """Source and target ids → log-probabilities."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, source, target):
+        return self.model.log_probs(self.model.decode(target, self.model.encode(source)))
+
+
+@pytest.mark.parametrize("wishes", ALONE + COMBINATIONS[::3], ids="+".join)  # a third: exporting takes a second
+@torch.no_grad()
+def test_it_can_be_exported_or_says_why_not(wishes):
+    model = small_model(modifications=wishes, dtype=torch.float32)
+    reasons = [m.not_exported for m in model.modules() if hasattr(m, "not_exported")]
+    if reasons:
+        assert len(reasons[0]) > 10
+        return
+    rows, n, m = (torch.export.Dim(name, min=3, max=100) for name in ("rows", "n", "m"))
+    exported = torch.export.export(
+        Pass(model),
+        (random_ids(3, 5, seeded(6)), random_ids(3, 4, seeded(7))),
+        dynamic_shapes=({0: rows, 1: n}, {0: rows, 1: m}),
+    )
+    source, target = random_ids(4, 8, seeded(8)), random_ids(4, 7, seeded(9))
+    source[1, 5:] = sixfold.PAD
+    torch.testing.assert_close(exported.module()(source, target), Pass(model)(source, target), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "words"),
+    [
+        (("rotary", "lightweight_convolution"), ("rotary", "rotate")),
+        (("rms_norm", "rezero"), ("rms_norm", "rezero", "norm")),
+        (("gelu", "swiglu"), ("gelu", "activation", "swiglu")),
+        (("switch", "geglu"), ("switch", "geglu", "feed_forward")),
+        (("post_norm", "rezero"), ("post_norm", "rezero", "residual")),
+        (("shaw", "t5_bias"), ("shaw", "t5_bias", "position")),
+        (("untied", "tied_decoder"), ("untied", "tied_decoder", "tables")),
+        (("evolved", "weighted"), ("evolved", "weighted")),
+        (("funnel:blocks=2", "transparent_attention"), ("transparent_attention", "funnel")),
+        (("funnel:blocks=2", "synthesizer_random_plus"), ("funnel", "plain attention")),
+        (("block_sharing", "switch:experts=4,every=2"), ("block_sharing", "feed_forward", "alike")),
+        (("universal:steps=5", "transparent_attention"), ("universal", "bridge")),
+    ],
+    ids=lambda value: "+".join(value),
+)
+def test_what_does_not_go_together_says_why(wishes, words):
+    why = refusal("encoder_decoder", *wishes)
+    assert why is not None
+    assert all(word in why for word in words), why

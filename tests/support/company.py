@@ -1,0 +1,72 @@
+"""Sentences that are searched for alone and in company, by models that were never trained."""
+
+from functools import cache
+from random import Random
+
+import pytest
+import torch
+
+from sixfold import BOS, EOS
+from sixfold.decoding.engine import Job, search
+from sixfold.decoding.search.beam import Beam
+from sixfold.decoding.search.greedy import Greedy
+from sixfold.decoding.search.length_penalty import LengthPenalty
+from sixfold.decoding.search.sample import Sample
+from sixfold.decoding.step import Step
+from tests.support.small import MODIFICATIONS, POSITIONS, applies, moved_model, seeded
+
+WORDS = 12
+METHODS = [Greedy(), Beam(3, n_best=2, length=LengthPenalty(0.6)), Sample(2)]
+# A fresh model whose input and output share a table says one word for ever; with other words for its
+# scores, the same in all routes, it wanders about and meets EOS.
+OTHER = torch.randperm(WORDS, generator=seeded(5))
+# All modifications alone, and the kinds of positions.
+WISHES = list(dict.fromkeys([*POSITIONS.values(), *((wish,) for wish in MODIFICATIONS)]))
+CHANCE = Random(1)
+SOURCES = [[CHANCE.randrange(3, WORDS) for _ in range(CHANCE.randrange(1, 8))] for _ in range(64)]
+LIMITS = [CHANCE.randrange(8) for _ in SOURCES]
+
+
+def writers():
+    found = [
+        (kind, wishes) for kind in ("encoder_decoder", "decoder_only") for wishes in WISHES if applies(kind, *wishes)
+    ]
+    return pytest.mark.parametrize(
+        ("kind", "wishes"), [pytest.param(kind, wishes, id=f"{kind}-{'+'.join(wishes)}") for kind, wishes in found]
+    )
+
+
+@cache
+def made(kind, wishes, dtype=torch.float64):
+    return moved_model(kind, wishes, vocab=WORDS, dtype=dtype)
+
+
+class Shuffled:
+    """A step that says other words."""
+
+    def __init__(self, step):
+        self.step, self.begin, self.device = step, step.begin, step.device
+
+    def __call__(self, ids, state):
+        scores, log_z, state, attention = self.step(ids, state)
+        return Step(scores[:, OTHER], log_z, state, attention)
+
+
+@torch.inference_mode()
+def found(step, method, numbers, kind, batch_tokens=10**6):
+    """{number: hypotheses}. A decoder alone has the sources for prompts."""
+    jobs = []
+    for number in numbers:
+        source, prompt = (
+            ([*SOURCES[number], EOS], [BOS]) if kind == "encoder_decoder" else ([], [BOS, *SOURCES[number]])
+        )
+        jobs.append(Job(source=source, prompt=prompt, limit=LIMITS[number], seed=number, tag=number))
+    return {job.tag: texts for job, texts in search(Shuffled(step), jobs, method, batch_tokens=batch_tokens)}
+
+
+def assert_same(left, right, numbers, within=1e-9):
+    for number in numbers:
+        for one, other in zip(left[number], right[number], strict=True):
+            assert (one.tokens, one.ended) == (other.tokens, other.ended)
+            assert one.log_probs == pytest.approx(other.log_probs, abs=within)
+            assert one.score == pytest.approx(other.score, abs=within)

@@ -1,0 +1,114 @@
+"""What has changed since a run was last at work: what may, and what is refused before anything is touched."""
+
+import json
+import re
+import shutil
+
+import pytest
+import torch
+from ruamel.yaml import YAML
+
+from sixfold.runs.run import Run
+from sixfold.training import resume_checks, runner
+from sixfold.training.display import Quiet
+from sixfold.training.runner import resume, train
+from sixfold.training.trainer import Trainer
+from tests.support import tiny
+from tests.support.breaking_off import Listener, breaking_off_at, broken_off, contents
+
+
+def edit(run, section, **values):
+    yaml = YAML(typ="safe", pure=True)
+    tree = yaml.load(run.config.read_text())
+    tree[section].update(values)
+    with open(run.config, "w") as file:
+        yaml.dump(tree, file)
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "words"),
+    [
+        ("training", {"learning_rate": 0.5}, r"training\.learning_rate was 0\.001 and is 0\.5;"),
+        ("model", {"dropout": 0.3}, r"model\.dropout was 0\.1 and is 0\.3"),
+        ("decoding", {"beam_size": 2}, r"decoding\.beam_size was 1 and is 2"),
+        ("data", {"max_length": 9}, r"data\.max_length was 256 and is 9"),
+        ("data", {"test": None, "train": [{"path": "X", "weight": 2.0}]}, r"data\.train was .* and is .*2\.0"),
+    ],
+)
+def test_a_configuration_changed_by_hand_is_noticed(run, section, values, words):
+    train_files = run.read_config().data.train
+    edit(run, section, **json.loads(json.dumps(values).replace('"X"', json.dumps(train_files))))
+    before = contents(run)
+    with pytest.raises(ValueError, match=rf"config\.yaml was changed: {words}"):
+        resume(run.directory, {"training.steps": "6"}, display=Quiet())
+    assert contents(run) == before
+
+
+def test_what_may_change_may_change_in_the_file_too(run):
+    edit(run, "training", steps=5, patience=7, log_every=1, keep=3)
+    assert resume(run.directory, display=Quiet()).reason == "all 5 steps are done"
+
+
+def test_text_that_moved_may_be_named_in_the_file(run):
+    moved = shutil.copytree(run.directory.parent, run.directory.parent / "moved", ignore=lambda *_: ["run"])
+    edit(run, "data", train=str(moved / "train"), valid=str(moved / "valid"))
+    with pytest.raises(ValueError, match="--allow-changed-data"):
+        resume(run.directory, display=Quiet())
+    more = {"training.steps": "6"}
+    with breaking_off_at(Trainer, "train"):
+        resume(run.directory, more, allow_changed_data=True, display=Quiet())
+    assert resume(run.directory, more, display=Quiet()).finished
+    assert resume(run.directory, {"training.steps": "7"}, display=Quiet()).finished
+
+
+def test_data_that_were_allowed_are_written_down_even_if_that_broke_off(run):
+    for side in ("w", "r"):
+        path = run.directory.parent / f"train.{side}"
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:9]))
+    more = {"training.steps": "5"}
+    with breaking_off_at(Run, "begin"):
+        resume(run.directory, more, allow_changed_data=True, display=Quiet())
+    with pytest.raises(ValueError, match="--allow-changed-data"):
+        resume(run.directory, more, display=Quiet())
+    with breaking_off_at(Trainer, "train"):
+        resume(run.directory, more, allow_changed_data=True, display=Quiet())
+    assert resume(run.directory, more, display=Quiet()).finished
+
+
+def test_another_tokenizer_is_refused_before_the_text_is_made_anew(run, four_steps, monkeypatch):
+    other = tiny.short(four_steps, data__tokenizer="{source: bytes, target: symbols}")
+    with breaking_off_at(Trainer, "train"):
+        train(other, run.directory.with_name("other"), display=Quiet())
+    shutil.copy(run.directory.with_name("other") / "source.tokenizer.json", run.directory)
+    before = contents(run)
+    monkeypatch.setattr(runner, "prepare", broken_off)
+    with pytest.raises(ValueError, match="step-4 was made with other tokenizers"):
+        resume(run.directory, display=Quiet())
+    assert contents(run) == before
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"), [("null", "training.steps is null"), ("3", "training.steps is 3, but this run has done 4")]
+)
+def test_steps_that_cannot_be_gone_are_refused(run, steps, words):
+    before = contents(run)
+    with pytest.raises(ValueError, match=words):
+        resume(run.directory, {"training.steps": steps}, display=Quiet())
+    assert contents(run) == before
+
+
+def test_other_surroundings_are_said_in_one_line(run, monkeypatch):
+    listener, versions = Listener(), resume_checks.versions()
+    resume(run.directory, display=listener)
+    assert not any("since step-4" in words for words in listener.words)
+    edit(run, "training", accumulate=2)
+    monkeypatch.setattr(resume_checks, "versions", lambda: {**versions, "torch": "9.9"})
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
+    resume(run.directory, display=listener)
+    (said,) = [words for words in listener.words if "since step-4" in words]
+    torch_then = re.escape(versions["torch"])
+    assert re.match(
+        rf"since step-4 was made: threads was \d+ and is 77; torch was {torch_then} and is 9\.9; "
+        rf"training\.accumulate was 1 and is 2\. ",
+        said,
+    )
