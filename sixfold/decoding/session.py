@@ -27,7 +27,7 @@ from sixfold.decoding.step import Step, StepFunction
 from sixfold.models.model import Model
 from sixfold.text.tokenizer import CONTROLS, MASK, UNK, Tokenizer, Tokenizers
 
-_CONTROLS = (PAD, BOS, MASK)  # ids that no text has
+CONTROLS_NEVER_WRITTEN = (PAD, BOS, MASK)  # ids that no text has
 
 
 class Stopped(Exception):  # noqa: N818  (it is a wish that came true, and no error)
@@ -161,7 +161,7 @@ def _looks_at_each_token(model: Model) -> bool:
 
 def never_written(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Ids that no output has; UNK among them if the tokenizer can spell every text."""
-    return (*_CONTROLS, UNK) if tokenizer.spells else _CONTROLS
+    return (*CONTROLS_NEVER_WRITTEN, UNK) if tokenizer.spells else CONTROLS_NEVER_WRITTEN
 
 
 def in_8_bits(model: Model, decoding: Decoding) -> bool:

@@ -11,7 +11,7 @@ from sixfold.bench.options import BenchOptions
 from sixfold.bench.subject import opened, thinned
 from sixfold.config.schema import Decoding
 from sixfold.core.ids import EOS
-from sixfold.decoding.session import NEVER
+from sixfold.decoding.session import CONTROLS_NEVER_WRITTEN
 from sixfold.decoding.translator import Translator
 from tests.support.runs import translating
 from tests.support.subjects import recipe
@@ -36,7 +36,7 @@ def tame(model):
     model.decoder.final.bias[0] += 20
     table = model._table["output"].weight
     table[:, 0] = 0
-    table[list(NEVER), 0] = -5
+    table[list(CONTROLS_NEVER_WRITTEN), 0] = -5
     table[EOS, 0] = 0.1  # and texts end soon: at the limit each has a way of its own
 
 

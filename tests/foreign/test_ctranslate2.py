@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from sixfold.decoding.session import never_written
 from sixfold.foreign import ctranslate2 as to_ctranslate2
-from sixfold.foreign.agreement import compare, never
+from sixfold.foreign.agreement import compare
 from sixfold.foreign.ctranslate2 import ROWS, CTranslate2Engine, limits, options, specification, write
 from sixfold.scoring.likelihood import token_log_probs
 from tests.support.small import refusal, seeded
@@ -58,7 +59,7 @@ CASES = [
 
 def exported(made, folder, **keys):
     write(made.model, made.tokenizers, folder, **keys)
-    return CTranslate2Engine(folder, made.model.kind, made.tokenizers, never(made.tokenizers))
+    return CTranslate2Engine(folder, made.model.kind, made.tokenizers, never_written(made.tokenizers.target))
 
 
 def rows(lengths, words, seed):
@@ -116,7 +117,7 @@ def test_a_head_width_that_is_not_said_would_be_wrong(tmp_path):
             del layer.self_attention.head_dim
     spec.validate()
     spec.save(str(tmp_path))
-    engine = CTranslate2Engine(tmp_path, "encoder_decoder", made.tokenizers, never(made.tokenizers))
+    engine = CTranslate2Engine(tmp_path, "encoder_decoder", made.tokenizers, never_written(made.tokenizers.target))
     assert difference(made, engine) > 1e-4
 
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from sixfold import BOS
+from sixfold.decoding.session import never_written
 from sixfold.decoding.step import padded
 from sixfold.foreign import torch_program
-from sixfold.foreign.agreement import compare, never
+from sixfold.foreign.agreement import compare
 from sixfold.foreign.plain_cache import Layout, SourceProgram, StepProgram, encode, read
 from tests.support.small import MODIFICATIONS, applies, assert_close, moved_model, pad, random_ids, random_rows, seeded
 from tests.support.small_runs import TEXTS, opened
@@ -65,7 +66,7 @@ def written(request, tmp_path_factory):
     made = opened(kind, wishes, encoder_layers=1, decoder_layers=2)
     folder = tmp_path_factory.mktemp("pt2")
     layout = torch_program.write(made.model, folder)
-    return made, folder, torch_program.TorchEngine(folder, made.model, layout, never(made.tokenizers))
+    return made, folder, torch_program.TorchEngine(folder, made.model, layout, never_written(made.tokenizers.target))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_programs_write_what_the_model_writes(written):
 
 def test_programs_are_compared_by_their_log_probabilities_too(written):
     made, folder, _ = written
-    engine = torch_program.TorchEngine(folder, made.model, Layout.of(made.model), never(made.tokenizers))
+    engine = torch_program.TorchEngine(folder, made.model, Layout.of(made.model), never_written(made.tokenizers.target))
     right = engine.step
 
     def too_sure(*inputs):  # of the same words
