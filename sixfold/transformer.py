@@ -210,7 +210,22 @@ def layer_norm(spec: SpecLike, place: Place) -> nn.Module:
     return nn.LayerNorm(spec.sizes.d_model, eps=1e-6)
 
 
-class PreNorm(nn.Module):
+class Residual(nn.Module):
+    """x ← after(x, Sublayer(before(x))): what stands around every sub-layer."""
+
+    def before(self, x: Tensor) -> Tensor:
+        """What the sub-layer reads."""
+        return x
+
+    def after(self, x: Tensor, y: Tensor) -> Tensor:
+        """x with the sub-layer's output y."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor, Call], Tensor], call: Call) -> Tensor:
+        return self.after(x, sublayer(self.before(x), call))
+
+
+class PreNorm(Residual):
     """x ← x + Drop(Sublayer(Norm(x)))"""
 
     def __init__(self, spec: SpecLike, place: Place):
@@ -218,8 +233,11 @@ class PreNorm(nn.Module):
         self.norm = spec.norm(spec, place)
         self.dropout = Dropout(spec.sizes.dropout)
 
-    def forward(self, x: Tensor, sublayer: nn.Module, call: Call) -> Tensor:
-        return x + self.dropout(sublayer(self.norm(x), call))
+    def before(self, x: Tensor) -> Tensor:
+        return self.norm(x)
+
+    def after(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + self.dropout(y)
 
 
 def final_norm(spec: SpecLike, place: Place) -> nn.Module:

@@ -69,7 +69,8 @@ def open_run(directory: str | Path, device: str = "auto", settings: Mapping[str,
             f"(go on with: sixfold train --resume {run.directory})"
         )
     model = model_files.load(run.directory, device=choose_device(device))
-    config = read_config(run.config if run.exists() else None, {**_usual(model, settings or {}), **(settings or {})})
+    settings = {**_usual(model, settings or {}), **(settings or {})}
+    config = run.read_config(settings) if run.exists() else read_config(None, settings)
     return OpenedRun(model, Tokenizers.load(run.directory), config)
 
 

@@ -270,8 +270,11 @@ class Config(Section):
 
     def with_modifications(self, more: Iterable[str]) -> Config:
         """The same, with further modifications."""
-        model = self.model.model_copy(update={"modifications": [*self.model.modifications, *more]})
-        return self.model_copy(update={"model": model})
+        return self.with_only([*self.model.modifications, *more])
+
+    def with_only(self, modifications: list[str | dict[str, dict[str, Any] | None]]) -> Config:
+        """The same, with these modifications in place of its own."""
+        return self.model_copy(update={"model": self.model.model_copy(update={"modifications": modifications})})
 
 
 def _whole(corpus: Any) -> Any:

@@ -7,9 +7,14 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from sixfold.core.init import truncated
 from sixfold.core.place import Place, Sizes
-from sixfold.modifications._shared.convolution import GatedConvolution, check_widths, convolve_each, gated_parameters
+from sixfold.modifications._shared.convolution import (
+    GatedConvolution,
+    check_widths,
+    convolve_each,
+    gated_parameters,
+    width_at,
+)
 from sixfold.spec.registry import modification
 from sixfold.spec.spec import Spec
 
@@ -17,31 +22,29 @@ from sixfold.spec.spec import Spec
 class DynamicConvolution(GatedConvolution):
     """As the lightweight one, with W_t = u_t W^Q: each token makes its own kernels."""
 
-    def __init__(self, spec: Spec, place: Place, widths: tuple[int, ...], shared: int, study: bool):
-        super().__init__(spec, place, widths, shared, study)
-        self.to_logits = nn.Linear(spec.sizes.d_model, self.width * self.heads, bias=study)  # W^Q
-        if study:
-            truncated(self.to_logits)
-        else:
-            nn.init.xavier_uniform_(self.to_logits.weight)
+    def __init__(self, spec: Spec, place: Place, widths: tuple[int, ...], shared: int):
+        super().__init__(spec, place, width_at(widths, place), shared or spec.sizes.heads)
+        self.to_logits = nn.Linear(spec.sizes.d_model, self.width * self.heads, bias=False)  # W^Q
+        nn.init.xavier_uniform_(self.to_logits.weight)
 
     def kernel(self, u: Tensor) -> Tensor:
-        return self.to_logits(u).unflatten(-1, (self.width, self.heads)).softmax(-2)
+        return kernels_of_tokens(self.to_logits(u), self.heads)
 
     def convolve(self, reached: Tensor, kernel: Tensor) -> Tensor:
         return convolve_each(reached, kernel)
 
 
-def added(sizes: Sizes, widths: tuple[int, ...] = (3, 7, 15, 31), shared: int = 0, study: bool = False) -> int:
-    if study:
-        return gated_parameters(sizes, widths, study, lambda w: (sizes.d_model + 1) * w * sizes.d_model)
-    return gated_parameters(sizes, widths, study, lambda w: sizes.d_model * w * (shared or sizes.heads))
+def kernels_of_tokens(logits: Tensor, kernels: int) -> Tensor:
+    """(B, L, w·H) → (B, L, w, H): the taps of each kernel sum to one."""
+    return logits.unflatten(-1, (-1, kernels)).softmax(-2)
+
+
+def added(sizes: Sizes, widths: tuple[int, ...] = (3, 7, 15, 31), shared: int = 0) -> int:
+    return gated_parameters(sizes, widths, lambda w: sizes.d_model * w * (shared or sizes.heads))
 
 
 @modification("1901.10430", adds=added)
-def dynamic_convolution(
-    spec: Spec, *, widths: tuple[int, ...] = (3, 7, 15, 31), shared: int = 0, study: bool = False
-) -> Spec:
+def dynamic_convolution(spec: Spec, *, widths: tuple[int, ...] = (3, 7, 15, 31), shared: int = 0) -> Spec:
     """Self-attention becomes a convolution whose kernels each token makes for itself.
 
         u = (x W_a) ⊙ σ(x W_b)
@@ -51,10 +54,7 @@ def dynamic_convolution(
     Like `lightweight_convolution`, whose page explains windows, `widths` and `shared`; but what a token
     takes from its neighbours depends on the token itself, though not, as in attention, on the neighbour.
     Taps that reach beyond the text weigh zeros: near the border weights do not sum to one.
-
-    `study`: width 9, a kernel of its own for each channel, biases, and one more map d → d before W_O:
-    13·d², for which the study cut the feed-forward width from 3072 to 512.
-    Parameters: 3·d² + d·H·w for each self-attention's 4·d·heads·d_head; `study`: 13·d² + 14·d.
+    Parameters: 3·d² + d·H·w for each self-attention's 4·d·heads·d_head.
     """
-    check_widths("dynamic_convolution", spec.sizes, widths, spec.sizes.d_model if study else shared)
-    return replace(spec, attention=partial(DynamicConvolution, widths=widths, shared=shared, study=study))
+    check_widths("dynamic_convolution", spec.sizes, widths, shared)
+    return replace(spec, attention=partial(DynamicConvolution, widths=widths, shared=shared))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -106,20 +106,23 @@ class DoubleAttention(nn.Module):
     made for the stack's H heads fits them.
     """
 
-    def __init__(self, spec: Spec, place: Place, study: bool):
+    def __init__(self, spec: Spec, place: Place, each: Spec):
         super().__init__()
-        sizes = spec.sizes
-        if not study and sizes.d_head % 2:
-            raise ValueError(f"evolved: 2·heads share the width of heads, so d_head must be even, got {sizes.d_head}")
-        half = spec
-        if not study:  # not by `replace`, which reads every slot
-            half = Spec(sizes=replace(sizes, d_head=sizes.d_head // 2), position=spec.position, norm=spec.norm)
-        self.one = spec.attention(half, place.named("first_attention"))
-        self.other = spec.attention(half, place.named("first_attention_too"))
+        self.one = spec.attention(each, place.named("first_attention"))
+        self.other = spec.attention(each, place.named("first_attention_too"))
         self.cross = spec.cross(spec, place.named("first_cross"))
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
         return self.one(x, call) + self.other(x, call) + self.cross(x, call)
+
+
+def half_as_wide(spec: Spec) -> Spec:
+    """The spec of H heads, of which 2H are as wide together as the usual H."""
+    sizes = spec.sizes
+    if sizes.d_head % 2:
+        raise ValueError(f"evolved: 2·heads share the width of heads, so d_head must be even, got {sizes.d_head}")
+    halved = replace(sizes, d_head=sizes.d_head // 2)
+    return Spec(sizes=halved, position=spec.position, norm=spec.norm)  # not by `replace`, which reads every slot
 
 
 class Cell(nn.Module):
@@ -149,12 +152,13 @@ def encoder_cell(spec: Spec, place: Place) -> nn.Module:
     )
 
 
-def decoder_cell(spec: Spec, place: Place, study: bool) -> nn.Module:
+def decoder_cell(spec: Spec, place: Place, each: Callable[[Spec], Spec] = half_as_wide) -> nn.Module:
+    """`each` makes the spec of either half of the double attention."""
     with_swish = Spec(sizes=spec.sizes, norm=spec.norm, activation=F.silu)
     return Cell(
         spec,
         place,
-        first=DoubleAttention(spec, place.named("first"), study),
+        first=DoubleAttention(spec, place.named("first"), each(spec)),
         branches=DecoderBranches(spec, place.named("branches")),
         attention=spec.attention(spec, place.named("attention")),
         cross=spec.cross(spec, place.named("cross")),
@@ -162,13 +166,13 @@ def decoder_cell(spec: Spec, place: Place, study: bool) -> nn.Module:
     )
 
 
-def added(sizes: Sizes, study: bool = False) -> int:
+def added(sizes: Sizes) -> int:
     d, half, inner = sizes.d_model, sizes.d_model // 2, sizes.heads * sizes.d_head
     encoder = 2 * d * d + 2 * d  # gate
     encoder += d * 4 * d + 4 * d + 3 * d * half + half  # both branches
     encoder += 8 * d + 9 * 4 * d + 4 * d * half + half  # norm, joint convolution
     encoder += 2 * 2 * d  # two norms more
-    decoder = 4 * d * inner * (2 if study else 1) + 4 * d * inner  # double attention
+    decoder = 4 * d * inner + 4 * d * inner  # double attention
     decoder += 11 * d + d * 2 * d + 2 * d + 7 * d + d * half + half  # both branches
     decoder += 4 * d + 7 * 2 * d + 2 * d * d + d  # norm, joint convolution
     decoder += 2 * 2 * d  # two norms more
@@ -176,7 +180,7 @@ def added(sizes: Sizes, study: bool = False) -> int:
 
 
 @modification("1901.11117", adds=added)
-def evolved(spec: Spec, *, study: bool = False) -> Spec:
+def evolved(spec: Spec) -> Spec:
     """Cells found by evolution: convolutions and a gate beside attention; one cell does the work of two layers.
 
         encoder cell                                        decoder cell
@@ -191,8 +195,8 @@ def evolved(spec: Spec, *, study: bool = False) -> Spec:
     of the encoder, fill up with zeros. "sep" convolves each channel by itself, then maps across channels;
     windows have their token in the middle in the encoder, at the end in the decoder. `encoder_layers` and
     `decoder_layers` count cells: take half as many as layers. An activation you choose acts in the encoder.
-    `study`: the 2·heads have d_head each; else, as in the paper, they have the width of the usual heads.
+    The 2·heads have the width of the usual heads together.
     Parameters: 9.5·d² + 55·d more in an encoder cell than in a layer; in a decoder cell 4.5·d² + 43.5·d
-    + 8·d·heads·d_head, with `study` + 12·d·heads·d_head.
+    + 8·d·heads·d_head.
     """
-    return replace(spec, encoder_layer=encoder_cell, decoder_layer=partial(decoder_cell, study=study))
+    return replace(spec, encoder_layer=encoder_cell, decoder_layer=decoder_cell)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +12,10 @@ from sixfold.core.dropout import Dropout
 from sixfold.core.place import Place, Sizes
 from sixfold.spec.registry import modification
 from sixfold.spec.spec import Spec
-from sixfold.transformer import Attention, CrossAttention
+from sixfold.transformer import Attention, CrossAttention, Residual
 
 
-class FixupResidual(nn.Module):
+class FixupResidual(Residual):
     """x ← x + Drop(s · Sublayer(x + b)), with two numbers s = 1 and b = 0 at first"""
 
     def __init__(self, spec: Spec, place: Place):
@@ -25,8 +24,11 @@ class FixupResidual(nn.Module):
         self.scale, self.shift = nn.Parameter(torch.ones(1)), nn.Parameter(torch.zeros(1))
         self.dropout = Dropout(spec.sizes.dropout)
 
-    def forward(self, x: Tensor, sublayer: nn.Module, call: Call) -> Tensor:
-        return x + self.dropout(self.scale * sublayer(x + self.shift, call))
+    def before(self, x: Tensor) -> Tensor:
+        return x + self.shift
+
+    def after(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + self.dropout(self.scale * y)
 
 
 class FixupFeedForward(nn.Module):
@@ -54,8 +56,11 @@ class FixupEnd(nn.Module):
         return x + self.shift if self.scale is None else self.scale * (x + self.shift)
 
 
-def begin(model: nn.Module, spec: Spec, study: bool) -> None:
-    """Each branch gives 0; the matrices inside shrink with the number of branches, however often applied."""
+def begin(model: nn.Module, spec: Spec, *, but_for: tuple[type[nn.Module], ...] = ()) -> None:
+    """Each branch gives 0; the matrices inside shrink with the number of branches, however often applied.
+
+    Branches of a type in `but_for` keep their ordinary beginning.
+    """
     around = [part.place for part in model.modules() if isinstance(part, FixupResidual)]
     branches = sum(layers for _, _, layers in {(place.stack, place.name, place.layers) for place in around})
     known = [part for part in model.modules() if _knows(part)]
@@ -65,11 +70,13 @@ def begin(model: nn.Module, spec: Spec, study: bool) -> None:
             f"own feed-forward); leave out the modification that fills attention, cross or a layer"
         )
     for part in known:
+        if isinstance(part, but_for):
+            continue
         if isinstance(part, FixupFeedForward):
             _begin(part.outer, part.inner, factor=branches ** (-1 / 2))
         elif isinstance(part, Attention):
             _begin(part.output, part.qkv, factor=branches ** (-1 / 6))
-        elif isinstance(part, CrossAttention) and not study:
+        elif isinstance(part, CrossAttention):
             _begin(part.output, part.q, part.kv, factor=branches ** (-1 / 6))
 
 
@@ -86,7 +93,7 @@ def _begin(last: nn.Linear, *others: nn.Linear, factor: float) -> None:
         nn.init.trunc_normal_(linear.weight, std=std, a=-2 * std, b=2 * std)
 
 
-def added(sizes: Sizes, study: bool = False) -> int:
+def added(sizes: Sizes) -> int:
     layers = sizes.encoder_layers + sizes.decoder_layers
     branches = 2 * sizes.encoder_layers + 3 * sizes.decoder_layers
     norms, biases = (branches + 2) * 2 * sizes.d_model, layers * (sizes.d_model + sizes.d_ff)
@@ -94,7 +101,7 @@ def added(sizes: Sizes, study: bool = False) -> int:
 
 
 @modification("1901.09321", adds=added)
-def fixup(spec: Spec, *, study: bool = False) -> Spec:
+def fixup(spec: Spec) -> Spec:
     """No norms: single numbers shift and scale, and weights begin smaller the deeper the model.
 
         x ← x + Drop(s · Sublayer(x + b)),   FFN(x) = (φ(x W₁) + b) W₂
@@ -104,13 +111,6 @@ def fixup(spec: Spec, *, study: bool = False) -> Spec:
     (m = 4), ℓ^(−1/2) in the feed-forward (m = 2). So each stack begins as the identity, and a step of the
     optimiser changes the output as much at any depth. As with rezero, a shared table makes the first loss √D
     (the paper begins with a softmax of zeros, which a table that is also the input cannot have).
-    With `study`, cross-attention keeps its ordinary beginning, as it did there.
     Parameters: 2 for each sub-layer, 1 for each feed-forward, 3 at the ends; all norms and biases go.
     """
-    return replace(
-        spec,
-        residual=FixupResidual,
-        final=FixupEnd,
-        feed_forward=FixupFeedForward,
-        init=partial(begin, study=study),
-    )
+    return replace(spec, residual=FixupResidual, final=FixupEnd, feed_forward=FixupFeedForward, init=begin)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +13,7 @@ from sixfold.core.call import Call
 from sixfold.core.place import Place
 from sixfold.spec.registry import modification
 from sixfold.spec.spec import Spec
-from sixfold.transformer import Attention, EncoderLayer, look, merge_heads, run, split_heads
+from sixfold.transformer import Attention, EncoderLayer, Residual, look, merge_heads, run, split_heads
 
 
 class FunnelStack(nn.Module):
@@ -22,7 +21,7 @@ class FunnelStack(nn.Module):
 
     keeps_length = False  # its states can't be added up
 
-    def __init__(self, spec: Spec, place: Place, blocks: int, pool: int, study: bool):
+    def __init__(self, spec: Spec, place: Place, blocks: int, pool: int, narrowing: type[NarrowingLayer]):
         super().__init__()
         if place.causal:
             raise ValueError("funnel: the mean of neighbours shows the future, so a decoder can't be a funnel")
@@ -33,12 +32,10 @@ class FunnelStack(nn.Module):
         if place.layers % blocks:
             raise ValueError(f"funnel: {place.layers} encoder layers don't divide into {blocks} blocks")
         self.pool, self.block = pool, place.layers // blocks
-        narrow = partial(NarrowingLayer, pool=pool, study=study)
+        narrow = partial(narrowing, pool=pool)
         kinds = [narrow if i and i % self.block == 0 else EncoderLayer for i in range(place.layers)]
         self.layers = nn.ModuleList(kind(spec, place.at(i)) for i, kind in enumerate(kinds))
         self.final = spec.final(spec, place.named("final"))
-        if not study and not all(type(layer.attention) is Attention for layer in self.layers):
-            raise ValueError("funnel pools the queries of plain attention; with another one say study=true")
 
     def forward(self, x: Tensor, call: Call) -> tuple[list[Tensor], Call]:
         states = [x]
@@ -51,33 +48,28 @@ class FunnelStack(nn.Module):
 
 
 class NarrowingLayer(EncoderLayer):
-    """The first layer of a block: fewer states come out than went in."""
+    """The first layer of a block: fewer states come out than went in. Who inherits says how."""
 
-    def __init__(self, spec: Spec, place: Place, pool: int, study: bool):
+    def __init__(self, spec: Spec, place: Place, pool: int):
         super().__init__(spec, place)
-        self.pool, self.narrow = pool, pool_states if study else pool_queries
+        self.pool = pool
+
+
+class PooledQueries(NarrowingLayer):
+    """The means of neighbours ask all tokens; then feed-forward for each of the fewer."""
+
+    def __init__(self, spec: Spec, place: Place, pool: int):
+        super().__init__(spec, place, pool)
+        if type(self.attention) is not Attention:
+            raise ValueError("funnel pools the queries of plain attention; with another one take funnel_study")
+        if not isinstance(self.around_attention, Residual):
+            name = type(self.around_attention).__name__
+            raise ValueError(f"funnel asks what a sub-layer reads: derive {name} from sixfold.transformer.Residual")
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
-        return self.narrow(self, shortened(call, x, self.pool), self.pool, x, call)
-
-
-def pool_queries(layer: Any, after: Call, pool: int, x: Tensor, call: Call) -> Tensor:
-    """The means of neighbours ask all tokens; then feed-forward for each of the fewer."""
-    asking = partial(ask, layer.attention, read_by(layer.around_attention, x, call), call, pool)
-    x = layer.around_attention(mean_of_neighbours(x, call, pool), asking, after)
-    return layer.around_feed_forward(x, layer.feed_forward, after)
-
-
-def read_by(residual: nn.Module, x: Tensor, call: Call) -> Tensor:
-    """What a residual connection gives its sub-layer to read of x: normed, for instance."""
-    read: list[Tensor] = []
-
-    def sublayer(y: Tensor, call: Call) -> Tensor:
-        read.append(y)
-        return torch.zeros_like(y)
-
-    residual(x, sublayer, call)
-    return read[0]
+        after, means = shortened(call, x, self.pool), mean_of_neighbours(x, call, self.pool)
+        asking = partial(ask, self.attention, self.around_attention.before(x), call, self.pool)
+        return self.around_feed_forward(self.around_attention(means, asking, after), self.feed_forward, after)
 
 
 def ask(attention: Attention, all_tokens: Tensor, call: Call, pool: int, means: Tensor, after: Call) -> Tensor:
@@ -90,12 +82,6 @@ def ask(attention: Attention, all_tokens: Tensor, call: Call, pool: int, means: 
         among_tokens = replace(among_tokens, position=call.positioner.prepare(means, among_tokens))
     q, k = attention.position.rotate(q, among_tokens), attention.position.rotate(k, call)
     return attention.output(merge_heads(look(attention.place, among_tokens, q, k, v, call.sight, attention.position)))
-
-
-def pool_states(layer: Any, after: Call, pool: int, x: Tensor, call: Call) -> Tensor:
-    """The study's: self-attention among all, then the mean of neighbours, then feed-forward."""
-    x = layer.around_attention(x, layer.attention, call)
-    return layer.around_feed_forward(mean_of_neighbours(x, call, pool), layer.feed_forward, after)
 
 
 def means_of(x: Tensor, call: Call, pool: int) -> int:
@@ -129,7 +115,7 @@ def mean_of_neighbours(x: Tensor, call: Call, pool: int) -> Tensor:
 
 
 @modification("2006.03236", adds=lambda sizes, **_: 0)
-def funnel(spec: Spec, *, blocks: int = 3, pool: int = 2, study: bool = False) -> Spec:
+def funnel(spec: Spec, *, blocks: int = 3, pool: int = 2) -> Spec:
     """The encoder's text grows shorter: twice on its way, every two neighbours become their mean.
 
         block 1   ■ ■ ■ ■ ■ ■ ■ ■        attention, feed-forward, in every layer
@@ -138,10 +124,14 @@ def funnel(spec: Spec, *, blocks: int = 3, pool: int = 2, study: bool = False) -
         block 3      ■       ■           in the same way
 
     Padding enters no mean, and the decoder reads the short memory. Positions are counted anew after each
-    pooling. With `study` the queries are not pooled, but the residual stream after that attention. The paper
-    also keeps a [CLS] token apart and, for tasks with an output for each word, repeats the short states; this
-    is left out, so an encoder alone must classify. Parameters: none.
+    pooling. The paper also keeps a [CLS] token apart and, for tasks with an output for each word, repeats the
+    short states; this is left out, so an encoder alone must classify. Parameters: none.
     """
+    return with_stack("funnel", spec, blocks, pool, PooledQueries)
+
+
+def with_stack(name: str, spec: Spec, blocks: int, pool: int, narrowing: type[NarrowingLayer]) -> Spec:
+    """The spec with a funnel as its encoder."""
     if blocks < 1 or pool < 1:
-        raise ValueError(f"funnel: blocks and pool must be at least 1, got {blocks} and {pool}")
-    return replace(spec, stack=partial(FunnelStack, blocks=blocks, pool=pool, study=study))
+        raise ValueError(f"{name}: blocks and pool must be at least 1, got {blocks} and {pool}")
+    return replace(spec, stack=partial(FunnelStack, blocks=blocks, pool=pool, narrowing=narrowing))

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from sixfold.core.call import Call
 from sixfold.core.dropout import Dropout
 from sixfold.core.place import Place
 from sixfold.spec.registry import modification
 from sixfold.spec.spec import Spec
+from sixfold.transformer import Residual
 
 
-class PostNorm(nn.Module):
+class PostNorm(Residual):
     """x ← Norm(x + Drop(Sublayer(x)))"""
 
     def __init__(self, spec: Spec, place: Place):
@@ -21,8 +21,8 @@ class PostNorm(nn.Module):
         self.norm = spec.norm(spec, place)
         self.dropout = Dropout(spec.sizes.dropout)
 
-    def forward(self, x: Tensor, sublayer: nn.Module, call: Call) -> Tensor:
-        return self.norm(x + self.dropout(sublayer(x, call)))
+    def after(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.norm(x + self.dropout(y))
 
 
 def no_norm(spec: Spec, place: Place) -> nn.Module:

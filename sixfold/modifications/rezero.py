@@ -7,15 +7,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from sixfold.core.call import Call
 from sixfold.core.dropout import Dropout
 from sixfold.core.place import Place, Sizes
 from sixfold.modifications.post_norm import no_norm
 from sixfold.spec.registry import modification
 from sixfold.spec.spec import Spec
+from sixfold.transformer import Residual
 
 
-class ReZero(nn.Module):
+class ReZero(Residual):
     """x ← x + α · Drop(Sublayer(x)),   α = 0 at first"""
 
     def __init__(self, spec: Spec, place: Place):
@@ -23,8 +23,8 @@ class ReZero(nn.Module):
         self.alpha = nn.Parameter(torch.zeros(1))
         self.dropout = Dropout(spec.sizes.dropout)
 
-    def forward(self, x: Tensor, sublayer: nn.Module, call: Call) -> Tensor:
-        return x + self.alpha * self.dropout(sublayer(x, call))
+    def after(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + self.alpha * self.dropout(y)
 
 
 def alphas(sizes: Sizes) -> int:

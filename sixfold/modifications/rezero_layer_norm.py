@@ -8,16 +8,15 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from sixfold.core.call import Call
 from sixfold.core.dropout import Dropout
 from sixfold.core.place import Place
 from sixfold.modifications.rezero import alphas
 from sixfold.spec.registry import modification
 from sixfold.spec.spec import Spec
-from sixfold.transformer import layer_norm
+from sixfold.transformer import Residual, layer_norm
 
 
-class NormedReZero(nn.Module):
+class NormedReZero(Residual):
     """x ← x + α · Drop(Sublayer(Norm(x))),   α = 0 at first"""
 
     def __init__(self, spec: Spec, place: Place):
@@ -26,8 +25,11 @@ class NormedReZero(nn.Module):
         self.norm = spec.norm(spec, place)
         self.dropout = Dropout(spec.sizes.dropout)
 
-    def forward(self, x: Tensor, sublayer: nn.Module, call: Call) -> Tensor:
-        return x + self.alpha * self.dropout(sublayer(self.norm(x), call))
+    def before(self, x: Tensor) -> Tensor:
+        return self.norm(x)
+
+    def after(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + self.alpha * self.dropout(y)
 
 
 @modification("2003.04887", adds=alphas)

@@ -7,7 +7,6 @@ from functools import partial
 from sixfold.core.place import Sizes
 from sixfold.modifications._shared.synthesizer import (
     Dense,
-    SharedDense,
     SynthesizerPlus,
     dense_parameters,
     more_parameters,
@@ -17,16 +16,16 @@ from sixfold.spec.registry import modification
 from sixfold.spec.spec import Spec
 
 
-def added(sizes: Sizes, length: int = 512, study: bool = False) -> int:
-    return more_parameters(sizes, 1 + dense_parameters(sizes, length, study), 0)
+def added(sizes: Sizes, length: int = 512) -> int:
+    return more_parameters(sizes, 1 + dense_parameters(sizes, length), 0)
 
 
 @modification("2005.00743", adds=added)
-def synthesizer_dense_plus_alpha(spec: Spec, *, length: int = 512, study: bool = False) -> Spec:
+def synthesizer_dense_plus_alpha(spec: Spec, *, length: int = 512) -> Spec:
     """Attention's own scores and those of `synthesizer_dense`, mixed by a learned number in each layer.
 
         scores = (1 − a) q · k / √K + a · dense,   a = σ(α), α = 0 at first
 
     A position's bias is added unmixed. Parameters: one more than `synthesizer_dense_plus` in each layer.
     """
-    return synthesizing(spec, partial(SynthesizerPlus, alpha=True), length, SharedDense if study else Dense)
+    return synthesizing(spec, partial(SynthesizerPlus, alpha=True), length, Dense)

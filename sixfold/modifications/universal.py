@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -9,8 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from sixfold.core.call import Call
-from sixfold.core.dropout import Dropout
-from sixfold.core.init import truncated
 from sixfold.core.place import Place, Sizes
 from sixfold.modifications._shared.adaptive_computation import Halting, Pondered
 from sixfold.modifications.block_sharing import one_layer
@@ -18,16 +17,15 @@ from sixfold.spec.registry import modification
 from sixfold.spec.spec import Spec
 from sixfold.transformer import LastState, Sinusoid, run
 
-STUDY_STEPS, AROUND = 24, 2  # the study's steps with a step embedding; those without, before and after them
+Clock = Callable[[Spec, Place], nn.Module]  # the part is called with (x, step, call) before each step
 
 
 class UniversalStack(nn.Module):
     """h_t = Layer(clock_t(h_{t−1})), one Layer for all steps t; with halting, Σ_t weight_t h_t comes out."""
 
-    def __init__(self, spec: Spec, place: Place, steps: int | None, halting: bool, study: bool):
+    def __init__(self, spec: Spec, place: Place, steps: int, clock: Clock, halting: bool = False):
         super().__init__()
-        repeated = steps or (STUDY_STEPS if study else place.layers)
-        self.steps = repeated + 2 * AROUND if study else repeated
+        self.steps = steps
         if place.stack == "encoder" and self.steps != place.layers and spec.bridge is not LastState:
             raise ValueError(
                 f"universal: {self.steps} steps leave as many states, but the decoder was to read one of each of "
@@ -35,7 +33,7 @@ class UniversalStack(nn.Module):
             )
         place = replace(place, layers=self.steps)  # so that each step has a name
         self.layer = one_layer(spec, place, "universal")
-        self.clock = LearnedClock(spec, repeated) if study else Waves(spec, place)
+        self.clock = clock(spec, place)
         self.halting = Halting(spec, self.steps) if halting else None
         self.final = spec.final(spec, place.named("final"))
 
@@ -51,6 +49,16 @@ class UniversalStack(nn.Module):
         if self.halting is not None and call.losses is not None:
             call.losses.append(pondered.loss(call))
         return [*states[:-1], self.final(states[-1] if self.halting is None else pondered.mean)], call
+
+
+def universal_stack(spec: Spec, place: Place, steps: int | None, halting: bool) -> UniversalStack:
+    """With as many steps as were asked for, or as there would be layers."""
+    return UniversalStack(spec, place, steps or place.layers, Waves, halting)
+
+
+def check_steps(name: str, steps: int | None) -> None:
+    if steps is not None and steps < 1:
+        raise ValueError(f"{name}: steps must be at least 1, got {steps}")
 
 
 def with_memory_for(call: Call, steps: int) -> Call:
@@ -75,53 +83,16 @@ class Waves(nn.Module):
         return self.wave.embed(x, replace(call, positions=torch.full_like(call.positions[:1, :1], step + 1)))
 
 
-class LearnedClock(nn.Module):
-    """h + T[t], a learned vector for each of the repeated steps; the steps around them have none."""
-
-    def __init__(self, spec: Spec, steps: int):
-        super().__init__()
-        self.table = nn.Parameter(torch.empty(steps, spec.sizes.d_model))
-        nn.init.normal_(self.table, std=0.02)
-
-    def forward(self, x: Tensor, step: int, call: Call) -> Tensor:
-        inside = 0 <= step - AROUND < len(self.table)
-        return x + self.table[step - AROUND] if inside else x
-
-
-class GatedResidual(nn.Module):
-    """y = F(LN x);  z, r = σ(D₁[LN x; LN y]), σ(D₂[LN x; LN y]);  c = σ(D₃[LN(r ⊙ x); LN y])
-
-    x ← x + Drop((1 − z) ⊙ y + z ⊙ c), with one norm for all: the D behind it could undo any gain.
-    """
-
-    def __init__(self, spec: Spec, place: Place):
-        super().__init__()
-        width = spec.sizes.d_model
-        self.norm = spec.norm(spec, place)
-        self.gates = truncated(nn.Linear(2 * width, 2 * width))  # D₁ and D₂
-        self.candidate = truncated(nn.Linear(2 * width, width))  # D₃
-        self.dropout = Dropout(spec.sizes.dropout)
-
-    def forward(self, x: Tensor, sublayer: nn.Module, call: Call) -> Tensor:
-        normed = self.norm(x)
-        y = sublayer(normed, call)
-        normed_y = self.norm(y)
-        z, r = self.gates(torch.cat([normed, normed_y], -1)).sigmoid().chunk(2, -1)
-        c = self.candidate(torch.cat([self.norm(r * x), normed_y], -1)).sigmoid()
-        return x + self.dropout((1 - z) * y + z * c)
-
-
-def added(sizes: Sizes, steps: int | None = None, halting: bool = False, study: bool = False) -> int:
+def added(sizes: Sizes, steps: int | None = None, halting: bool = False) -> int:
     d, attention = sizes.d_model, 4 * sizes.d_model * sizes.heads * sizes.d_head
     feed_forward, norm = 2 * d * sizes.d_ff + sizes.d_ff + d, 2 * d
     encoder = (sizes.encoder_layers - 1) * (attention + feed_forward + 2 * norm)
     decoder = (sizes.decoder_layers - 1) * (2 * attention + feed_forward + 3 * norm)
-    gates = (2 + 3) * 3 * (2 * d * d + d) + 2 * (steps or STUDY_STEPS) * d
-    return -encoder - decoder + 2 * (d + 1) * halting + gates * study
+    return -encoder - decoder + 2 * (d + 1) * halting
 
 
 @modification("1807.03819", adds=added)
-def universal(spec: Spec, *, steps: int | None = None, halting: bool = False, study: bool = False) -> Spec:
+def universal(spec: Spec, *, steps: int | None = None, halting: bool = False) -> Spec:
     """One layer for each stack, applied step by step; on request each position halts when it is done.
 
         h_t = Layer(h_{t−1} + P + T_t)        t = 1 … steps (default: as many as there would be layers)
@@ -137,15 +108,8 @@ def universal(spec: Spec, *, steps: int | None = None, halting: bool = False, st
 
     0.01 · (N + R), its mean over positions, is added to the loss. All steps are computed for all: halting
     saves no time, and a cache can hold every step's keys. The paper's layers are post-norm: add `post_norm`.
-    `study` is what the comparison of 2021 ran: no halting, 2 + steps (24) + 2 applications, a learned vector
-    for each of the inner steps, and a GRU-like gate on each sub-layer's output.
-    Parameters: one layer for each stack; `halting` adds d_model + 1 to each, `study` steps · d_model to each
-    and 3 · (2·d_model² + d_model) to each sub-layer.
+    Parameters: one layer for each stack; `halting` adds d_model + 1 to each.
     """
-    if steps is not None and steps < 1:
-        raise ValueError(f"universal: steps must be at least 1, got {steps}")
-    if halting and study:
-        raise ValueError("universal: the study's version does not halt; choose halting or study")
-    stack = partial(UniversalStack, steps=steps, halting=halting, study=study)
-    spec = replace(spec, stack=stack, decoder_stack=stack)
-    return replace(spec, residual=GatedResidual) if study else spec
+    check_steps("universal", steps)
+    stack = partial(universal_stack, steps=steps, halting=halting)
+    return replace(spec, stack=stack, decoder_stack=stack)

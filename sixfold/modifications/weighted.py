@@ -28,16 +28,16 @@ def onto_simplex(z: Tensor) -> Tensor:
 
 
 class Branches(nn.Module):
-    """Σ_i α_i FFN_i(κ_i head_i W_O⁽ⁱ⁾), FFN_i(x) = φ(x W₁ + b₁) W₂ + b₂; `shared`: one FFN for all branches."""
+    """Σ_i α_i FFN_i(κ_i head_i W_O⁽ⁱ⁾), FFN_i(x) = φ(x W₁ + b₁) W₂ + b₂"""
 
     held: Tensor  # (2, H): κ and α after the last step
 
-    def __init__(self, spec: Spec, place: Place, attention: Part, shared: bool):
+    def __init__(self, spec: Spec, place: Place, attention: Part):
         super().__init__()
         sizes, heads = spec.sizes, spec.sizes.heads
         self.attention = attention(spec, place)
         self.output, self.attention.output = self.attention.output, nn.Identity()  # the heads, and W_O apart
-        networks, width = (1, sizes.d_ff) if shared else (heads, max(sizes.d_ff // heads, 1))
+        networks, width = self.networks(sizes)
         self.inner = nn.Parameter(torch.empty(networks, sizes.d_model, width))  # W₁ (G, D, F)
         self.inner_bias = nn.Parameter(torch.zeros(networks * width))
         self.outer = nn.Parameter(torch.empty(networks, width, sizes.d_model))  # W₂ (G, F, D)
@@ -48,6 +48,11 @@ class Branches(nn.Module):
         self.kappa, self.alpha = (nn.Parameter(onto_simplex(torch.rand(heads))) for _ in range(2))
         self.register_buffer("held", torch.stack([self.kappa.detach(), self.alpha.detach()]))
         self.activation = spec.activation
+
+    @staticmethod
+    def networks(sizes: Sizes) -> tuple[int, int]:
+        """How many there are, which divides the number of branches, and how wide they are."""
+        return sizes.heads, max(sizes.d_ff // sizes.heads, 1)
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
         heads, networks = len(self.kappa), len(self.inner)
@@ -74,9 +79,9 @@ class Branches(nn.Module):
 class WeightedEncoderLayer(nn.Module):
     """One sub-layer: branched self-attention, with its feed-forward networks inside."""
 
-    def __init__(self, spec: Spec, place: Place, study: bool):
+    def __init__(self, spec: Spec, place: Place, branches: type[Branches] = Branches):
         super().__init__()
-        self.attention = Branches(spec, place.named("attention"), Attention, shared=study)
+        self.attention = branches(spec, place.named("attention"), Attention)
         self.around_attention = spec.residual(spec, place.named("attention"))
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
@@ -84,14 +89,14 @@ class WeightedEncoderLayer(nn.Module):
 
 
 class WeightedDecoderLayer(nn.Module):
-    """Ordinary self-attention (in the study branched, too), then branched attention to the encoder."""
+    """Ordinary self-attention, then branched attention to the encoder."""
 
-    def __init__(self, spec: Spec, place: Place, study: bool):
+    def __init__(self, spec: Spec, place: Place, attention: Part = Attention, branches: type[Branches] = Branches):
         super().__init__()
         here, there = place.named("attention"), place.named("cross")
-        self.attention = Branches(spec, here, Attention, shared=True) if study else Attention(spec, here)
+        self.attention = attention(spec, here)
         self.around_attention = spec.residual(spec, here)
-        self.cross = Branches(spec, there, CrossAttention, shared=study)
+        self.cross = branches(spec, there, CrossAttention)
         self.around_cross = spec.residual(spec, there)
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
@@ -106,6 +111,11 @@ def settle(model: nn.Module, step: int, steps: int, freeze: int) -> None:
             part.settle(frozen)
 
 
+def check_freeze(name: str, freeze: int) -> None:
+    if freeze < 0:
+        raise ValueError(f"{name}: freeze must be at least 0 steps, got {freeze}")
+
+
 def branch_weights_apart(model: nn.Module) -> list[Group]:
     """κ and α learn √layers times as fast."""
     mine = [p for part in model.modules() if isinstance(part, Branches) for p in (part.kappa, part.alpha)]
@@ -113,17 +123,15 @@ def branch_weights_apart(model: nn.Module) -> list[Group]:
     return set_apart(model, Group("branch weights", mine, decay=False, rate=math.sqrt(layers)))  # type: ignore[arg-type]
 
 
-def added(sizes: Sizes, study: bool = False, freeze: int = 20_000) -> int:
+def added(sizes: Sizes, freeze: int = 20_000) -> int:
     d, heads, layers = sizes.d_model, sizes.heads, sizes.encoder_layers + sizes.decoder_layers
     plain, norm, mixing = 2 * d * sizes.d_ff + sizes.d_ff + d, 2 * d, 2 * heads
-    if study:
-        return layers * (mixing - norm) + sizes.decoder_layers * (plain + mixing)
     width = max(sizes.d_ff // heads, 1)
     return layers * (heads * (2 * d * width + width + d) - plain + mixing - norm)
 
 
 @modification("1711.02132", adds=added)
-def weighted(spec: Spec, *, study: bool = False, freeze: int = 20_000) -> Spec:
+def weighted(spec: Spec, *, freeze: int = 20_000) -> Spec:
     """Each head goes its own way through a feed-forward network, and learned weights add up the branches.
 
         y = Σ_i α_i FFN_i(κ_i head_i W_O⁽ⁱ⁾)        Σ κ_i = Σ α_i = 1,  κ_i, α_i >= 0
@@ -137,16 +145,14 @@ def weighted(spec: Spec, *, study: bool = False, freeze: int = 20_000) -> Spec:
     feed-forward of a decoder layer, whose self-attention is ordinary. FFN_i has width d_ff / heads, rounded
     down. After each optimiser step κ and α are brought back: relu, then divided by their sum. For the last
     `freeze` steps, a fifth of all at most, they stay as they are. They learn √layers times as fast as the rest
-    (the paper gives them a shorter warm-up, too). `study` is what the comparison of 2021 ran: decoder
-    self-attention branched as well, and in each place one FFN of width d_ff that all branches share.
-    Parameters: about none; `study` adds one feed-forward network to each decoder layer.
+    (the paper gives them a shorter warm-up, too).
+    Parameters: about none.
     """
-    if freeze < 0:
-        raise ValueError(f"weighted: freeze must be at least 0 steps, got {freeze}")
-    spec = replace(
+    check_freeze("weighted", freeze)
+    return replace(
         spec,
-        encoder_layer=partial(WeightedEncoderLayer, study=study),
-        decoder_layer=partial(WeightedDecoderLayer, study=study),
+        encoder_layer=WeightedEncoderLayer,
+        decoder_layer=WeightedDecoderLayer,
         after_step=partial(settle, freeze=freeze),
+        groups=branch_weights_apart,
     )
-    return spec if study else replace(spec, groups=branch_weights_apart)

@@ -21,9 +21,11 @@ from sixfold.core.place import Sizes
 from sixfold.disk.atomic import StagedFiles, save_tensors
 from sixfold.models.build import build
 from sixfold.models.model import Model
+from sixfold.runs import old_formats
 from sixfold.spec.registry import Chosen
 
-FORMAT = "sixfold-model-1"
+FORMAT = old_formats.MODEL_2
+_READS = (old_formats.MODEL_1, FORMAT)
 DESCRIPTION, WEIGHTS = "model.json", "model.safetensors"
 _LARGEST_DESCRIPTION = 1 << 20  # bytes
 
@@ -112,9 +114,11 @@ def _read_description(path: Path) -> dict[str, Any]:
         description = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
-    if not isinstance(description, dict) or description.get("format") != FORMAT:
+    if not isinstance(description, dict) or description.get("format") not in _READS:
         found = description.get("format") if isinstance(description, dict) else type(description).__name__
-        raise ValueError(f"{path} has format {found!r}; this version of sixfold reads {FORMAT!r}")
+        raise ValueError(
+            f"{path} has format {found!r}; this version of sixfold reads {' and '.join(map(repr, _READS))}"
+        )
     return description
 
 
@@ -122,7 +126,10 @@ def _from_description(description: Mapping[str, Any], directory: Path) -> Model:
     """The model without memory for its weights."""
     try:
         sizes = Sizes(**description["sizes"])
-        wishes = [Chosen(name, options) for wish in description["modifications"] for name, options in wish.items()]
+        said = description["modifications"]
+        if description["format"] == old_formats.MODEL_1:
+            said = [old_formats.modification(wish) for wish in said]
+        wishes = [Chosen(name, options) for wish in said for name, options in wish.items()]
         return build(sizes, wishes, description["model"], device="meta")
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"{directory / DESCRIPTION} is incomplete or damaged: {error}") from None

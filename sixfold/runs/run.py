@@ -19,7 +19,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from typing import Any
 import sixfold
 from sixfold.config.schema import Config, read_config, write_config
 from sixfold.disk.atomic import STAGED, sync, write_text
+from sixfold.runs import old_formats
 
 TOKENIZERS = ("tokenizer.json", "source.tokenizer.json", "target.tokenizer.json")
 LOCK = "lock"
@@ -121,16 +122,26 @@ class Run:
             )
         return self
 
-    def read_config(self) -> Config:
-        return read_config(self.need().config)
+    def read_config(self, settings: Mapping[str, str] | None = None) -> Config:
+        """The configuration, with settings that win over it; that of an older run in today's words."""
+        config = read_config(self.need().config, settings)
+        if not old_formats.is_old_config(self.config):
+            return config
+        return config.with_only([old_formats.modification(wish) for wish in config.model.modifications])
 
     def begin(self, config: Config, about: dict[str, Any]) -> None:
         """Write down what is about to be done."""
         self.directory.mkdir(parents=True, exist_ok=True)
         command = [as_text(word) for word in sys.argv]
-        described = {**about, "versions": versions(), "machine": machine(), "command": command}
+        described = {
+            **about,
+            "format": old_formats.RUN_2,
+            "versions": versions(),
+            "machine": machine(),
+            "command": command,
+        }
+        write_config(config, self.directory / _CONFIG)  # first: run.json says of which format it is
         write_text(self.about, json.dumps(described, indent=2, ensure_ascii=False) + "\n")
-        write_config(config, self.directory / _CONFIG)
 
     def replace_by_draft(self) -> None:
         """Put the run that was made ready aside in the place of an older one, which goes. Only with the lock.

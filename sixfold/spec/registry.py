@@ -136,10 +136,17 @@ def choose(wish: str | Chosen | tuple[str, Mapping[str, Any]] | Mapping[str, Any
     hints = typing.get_type_hints(find(name).change, localns={"Spec": Spec})
     for key in values:
         if key not in options:
-            has = f"it has {', '.join(options)}" if options else "it has none"
-            raise ValueError(f"modification {name!r} has no option {key!r}{did_you_mean(key, options)}; {has}")
+            raise ValueError(f"modification {name!r} has no option {key!r}{_instead(name, key, options)}")
     read = {key: _read(value, hints[key], f"option {key!r} of modification {name!r}") for key, value in values.items()}
     return Chosen(name, read)
+
+
+def _instead(name: str, key: str, options: Mapping[str, Any]) -> str:
+    """What to say in the place of an option that is not there: a variant has a name of its own."""
+    if (variant := f"{name}_{key}") in all_modifications():
+        return f"; take {variant!r} in place of {name!r}"
+    has = f"it has {', '.join(options)}" if options else "it has none"
+    return f"{did_you_mean(key, options)}; {has}"
 
 
 def _split(wish: Any) -> tuple[str, Mapping[str, Any]]:

@@ -62,7 +62,7 @@ class Spec:
     position: Part = vanilla.Sinusoid  # acts on x, on (q, k), on scores, on values
     norm: Part = vanilla.layer_norm  # x → x
     final: Part = vanilla.final_norm  # x → x, after the last layer
-    residual: Part = vanilla.PreNorm  # (x, sublayer, call) → x
+    residual: Part = vanilla.PreNorm  # before(x), after(x, y) → x
     attention: Part = vanilla.Attention  # (x, call) → x
     cross: Part = vanilla.CrossAttention  # (x, call) → x
     activation: Callable[[Tensor], Tensor] = torch.relu  # h → h; may work in place

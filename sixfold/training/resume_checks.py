@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from sixfold.config.schema import Config
+from sixfold.runs import old_formats
 from sixfold.runs.run import Run, versions
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.training.checkpoint import Checkpoint
@@ -41,6 +42,9 @@ def need_same_config(config: Config, saved: Checkpoint, run: Run, hashes: Mappin
     then = saved.state.get("config")  # early checkpoints don't say
     if then is None:
         return
+    model = then.get("model", {})
+    wishes = [old_formats.modification(wish) for wish in model.get("modifications", [])]  # an older run's checkpoint
+    then = {**then, "model": {**model, "modifications": wishes}}
     other_text = hashes is not None and hashes != saved.state["data"]["hashes"]
     found = list(_differences(then, config, (*MAY_CHANGE, *_HOW, *(_DATA if other_text else ()))))
     if found:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sixfold.config.schema import Config, read_config
+from sixfold.config.schema import Config
 from sixfold.core.device import be_deterministic
 from sixfold.disk.atomic import sweep
 from sixfold.runs import model_files
@@ -112,7 +112,7 @@ def resume(
         for key in settings or {}:
             if key not in MAY_CHANGE:
                 raise ValueError(f"--{key} can't change when a run is resumed; only {', '.join(MAY_CHANGE)} can")
-        config = read_config(run.config, settings)
+        config = run.read_config(settings)
     with _at_work(run, config, display) as (processes, display):
         saved = _last_checkpoint(run, processes, display)
         if processes.first:

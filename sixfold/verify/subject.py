@@ -11,7 +11,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from sixfold.api.describe import who_writes
-from sixfold.config.schema import Config, read_config
+from sixfold.config.schema import Config
 from sixfold.core.device import choose_device
 from sixfold.decoding.session import check_sizes
 from sixfold.models.model import Model
@@ -45,7 +45,7 @@ class VerifiedRun:
         self.run, self.scratch, self.imports = Run(directory), scratch, tuple(map(str, imports))
         _need(self.run)
         self.device = choose_device(device)
-        self.config: Config = read_config(self.run.config if self.run.exists() else None)
+        self.config: Config = self.run.read_config() if self.run.exists() else Config()
         self.one_batch: dict[str, Tensor] | None = None  # the gradient of one step, when somebody has computed it
 
     @property

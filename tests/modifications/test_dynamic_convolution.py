@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from sixfold.modifications._shared.convolution import StudyConvolution
 from tests.support.small import assert_close, seeded
 from tests.support.stage import attention_in, call_for, padded_call, randomly
 
@@ -18,16 +19,15 @@ def by_loop(part, x, causal):
             s = t + j - (part.width - 1 if causal else part.width // 2)
             for c in range(channels if 0 <= s < length else 0):
                 y[:, t, c] += kernel[:, t, j, c // (channels // part.heads)] * u[:, s, c]
-    y = y if part.bias is None else y + part.bias
-    return part.output(part.pointwise(y))
+    return part.output(part.pointwise(y + part.bias) if isinstance(part, StudyConvolution) else y)
 
 
-@pytest.mark.parametrize("options", ["widths=3", "widths=4", "widths=9,shared=8", "study=true"])
+@pytest.mark.parametrize("form", [":widths=3", ":widths=4", ":widths=9,shared=8", "_study"])
 @pytest.mark.parametrize("causal", [False, True], ids=["encoder", "decoder"])
 @pytest.mark.parametrize("length", [1, 6, 16, 37])  # less than a block of tokens, one, several
 @torch.no_grad()
-def test_it_is_the_sum_over_a_window_with_the_kernel_of_its_own_token(options, causal, length):
-    part = randomly(attention_in(f"dynamic_convolution:{options}", causal))
+def test_it_is_the_sum_over_a_window_with_the_kernel_of_its_own_token(form, causal, length):
+    part = randomly(attention_in(f"dynamic_convolution{form}", causal))
     x = torch.randn(2, length, 16, dtype=torch.float64, generator=seeded(1))
     assert_close(part(x, call_for(x, causal)), by_loop(part, x, causal), within=1e-12)
 
@@ -36,7 +36,7 @@ def test_it_is_the_sum_over_a_window_with_the_kernel_of_its_own_token(options, c
 @torch.no_grad()
 def test_kernels_from_a_bias_alone_are_those_of_the_lightweight_one(causal):
     dynamic, light = (
-        randomly(attention_in(f"{kind}_convolution:study=true", causal)) for kind in ("dynamic", "lightweight")
+        randomly(attention_in(f"{kind}_convolution_study", causal)) for kind in ("dynamic", "lightweight")
     )
     dynamic.to_logits.weight.zero_()
     dynamic.to_logits.bias.copy_(light.logits.T.flatten())

@@ -12,7 +12,9 @@ from sixfold.modifications.evolved import (
     DoubleAttention,
     EncoderBranches,
     SeparableConvolution,
+    half_as_wide,
 )
+from sixfold.modifications.evolved_study import as_wide
 from sixfold.spec.spec import Spec
 from sixfold.transformer import Attention
 from tests.support.small import assert_close, random_ids, seeded, small_model, small_sizes
@@ -90,11 +92,11 @@ def test_the_cell_of_a_decoder_sees_no_later_token():
     assert (jacobian.diagonal() > 0).all()
 
 
-@pytest.mark.parametrize(("study", "width"), [(False, 4), (True, 8)])
+@pytest.mark.parametrize(("each", "width"), [(half_as_wide, 4), (as_wide, 8)])
 @torch.no_grad()
-def test_two_attentions_of_two_heads_are_one_of_four(study, width):
+def test_two_attentions_of_two_heads_are_one_of_four(each, width):
     spec, place = Spec(sizes=small_sizes()), placed(True)
-    part = made(DoubleAttention(spec, place, study))
+    part = made(DoubleAttention(spec, place, each(spec)))
     part.cross.forward = lambda x, call: 0  # beside the point
     wide = Attention(Spec(sizes=small_sizes(heads=4, d_head=width)), place).to(torch.float64)
     halves = [half.qkv.weight.unflatten(0, (3, -1)) for half in (part.one, part.other)]
@@ -111,10 +113,10 @@ def test_the_feed_forward_of_the_decoder_has_swish():
 
 
 @pytest.mark.parametrize("position", ["rotary", "t5_bias", "shaw"])
-@pytest.mark.parametrize("study", ["false", "true"])
+@pytest.mark.parametrize("form", ["evolved", "evolved_study"])
 @torch.no_grad()
-def test_positions_reach_all_attentions_of_a_cell(position, study):
-    model = small_model(modifications=(position, f"evolved:study={study}"))
+def test_positions_reach_all_attentions_of_a_cell(position, form):
+    model = small_model(modifications=(position, form))
     source, ids = random_ids(2, 5, seeded(3)), random_ids(2, 14, seeded(4))
     whole, cache = model.decode(ids, model.encode(source)), sixfold.Cache(model.encode(source))
     steps = [model.decode(ids[:, i : i + 1], cache=cache) for i in range(14)]
@@ -124,7 +126,7 @@ def test_positions_reach_all_attentions_of_a_cell(position, study):
 def test_odd_heads_cannot_be_halved():
     with pytest.raises(ValueError, match="d_head must be even, got 5"):
         small_model(modifications=("evolved",), d_head=5)
-    small_model(modifications=("evolved:study=true",), d_head=5)
+    small_model(modifications=("evolved_study",), d_head=5)
 
 
 @pytest.mark.parametrize("kind", ["encoder_decoder", "encoder_only"])

@@ -39,7 +39,7 @@ def test_how_large_the_matrices_begin(sharing):
 
 
 def test_in_the_study_cross_attention_begins_as_ever():
-    layer = small_model(modifications=("fixup:study=true",), **WIDE).decoder.layers[3]
+    layer = small_model(modifications=("fixup_study",), **WIDE).decoder.layers[3]
     for matrix in (layer.cross.q, layer.cross.kv, layer.cross.output):
         assert matrix.weight.std().item() == pytest.approx(64**-0.5, rel=0.04)
     assert (layer.attention.output.weight == 0).all()

@@ -9,6 +9,7 @@ from sixfold.modifications.funnel import mean_of_neighbours, shortened
 from tests.support.small import assert_close, pad, random_ids, random_rows, seeded, small_model
 
 DEEP = {"encoder_layers": 6}
+FORMS = ("funnel", "funnel_study")
 
 
 def normal(*shape, seed=0):
@@ -43,7 +44,7 @@ def test_without_padding_too_and_an_odd_length_rounds_up():
 
 @pytest.mark.parametrize(
     ("wish", "queries"),
-    [("funnel", [512, 512, 256, 256, 128, 128]), ("funnel:study=true", [512, 512, 512, 256, 256, 128])],
+    [("funnel", [512, 512, 256, 256, 128, 128]), ("funnel_study", [512, 512, 512, 256, 256, 128])],
 )
 @torch.no_grad()
 def test_a_text_of_512_leaves_128_states_and_only_its_blocks_first_attentions_see_more(wish, queries):
@@ -82,7 +83,7 @@ def test_means_ask_all_tokens(norm):
 @pytest.mark.parametrize("position", ["no_positions", "t5_bias", "rotary", "shaw"])
 @torch.no_grad()
 def test_it_is_its_layers_with_a_mean_in_the_middle_of_some(position):
-    model, ids = small_model(modifications=("funnel:study=true", position), **DEEP), random_ids(2, 9, seeded(4))
+    model, ids = small_model(modifications=("funnel_study", position), **DEEP), random_ids(2, 9, seeded(4))
     call = begin(ids, None, causal=False)
     x, call = model.encoder_input(ids, model._table["source"], call)
     for depth, layer in enumerate(model.encoder.layers):
@@ -97,7 +98,7 @@ def test_it_is_its_layers_with_a_mean_in_the_middle_of_some(position):
     assert_close(model.encode(ids).states[-1], model.encoder.final(x))
 
 
-@pytest.mark.parametrize("wish", ["funnel", "funnel:study=true"])
+@pytest.mark.parametrize("wish", ["funnel", "funnel_study"])
 @pytest.mark.parametrize("position", ["no_positions", "t5_bias", "rotary", "shaw"])
 @pytest.mark.parametrize("side", ["left", "right"])
 @torch.no_grad()
@@ -112,10 +113,10 @@ def test_a_row_in_company_is_the_row_alone(side, position, wish):
         assert_close(together[b : b + 1], model.decode(target[b : b + 1], alone))
 
 
-@pytest.mark.parametrize("options", ["pool=1", "blocks=1", "pool=1,study=true", "blocks=1,study=true"])
+@pytest.mark.parametrize("form", [f"{name}:{option}" for name in FORMS for option in ("pool=1", "blocks=1")])
 @torch.no_grad()
-def test_without_pooling_it_is_the_plain_model(options):
-    plain, model = small_model(**DEEP), small_model(modifications=(f"funnel:{options}",), **DEEP)
+def test_without_pooling_it_is_the_plain_model(form):
+    plain, model = small_model(**DEEP), small_model(modifications=(form,), **DEEP)
     model.load_state_dict(plain.state_dict())
     source, target = pad(random_rows((7, 4), seeded(7))), random_ids(2, 3, seeded(8))
     assert_close(model.decode(target, model.encode(source)), plain.decode(target, plain.encode(source)))
@@ -131,9 +132,9 @@ def test_a_classifier_takes_the_mean_of_what_is_left(side):
 
 def test_scores_that_it_would_not_compute_are_refused():
     """Attention with further scores is an Attention, too."""
-    with pytest.raises(ValueError, match="plain attention; with another one say study=true"):
+    with pytest.raises(ValueError, match="plain attention; with another one take funnel_study"):
         small_model(modifications=("funnel:blocks=2", "synthesizer_random_plus"))
-    small_model(modifications=("funnel:blocks=2,study=true", "synthesizer_random_plus"))
+    small_model(modifications=("funnel_study:blocks=2", "synthesizer_random_plus"))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import sixfold
+from sixfold.modifications._shared.convolution import StudyConvolution
 from tests.support.small import assert_close, random_ids, seeded, small_model, small_sizes
 from tests.support.stage import attention_in, call_for, padded_call, randomly
 
@@ -22,15 +23,14 @@ def by_loop(part, x, causal):
                 s = t + j - (part.width - 1 if causal else part.width // 2)
                 if 0 <= s < length:
                     y[:, t, c] += kernel[h, j] * u[:, s, c]
-    y = y if part.bias is None else y + part.bias
-    return part.output(part.pointwise(y))
+    return part.output(part.pointwise(y + part.bias) if isinstance(part, StudyConvolution) else y)
 
 
-@pytest.mark.parametrize("options", ["widths=3", "widths=4", "widths=1", "widths=9,shared=8", "study=true"])
+@pytest.mark.parametrize("form", [":widths=3", ":widths=4", ":widths=1", ":widths=9,shared=8", "_study"])
 @pytest.mark.parametrize("causal", [False, True], ids=["encoder", "decoder"])
 @torch.no_grad()
-def test_it_is_the_sum_over_a_window(options, causal):
-    part = randomly(attention_in(f"lightweight_convolution:{options}", causal))
+def test_it_is_the_sum_over_a_window(form, causal):
+    part = randomly(attention_in(f"lightweight_convolution{form}", causal))
     x = torch.randn(2, 6, 16, dtype=torch.float64, generator=seeded(1))
     assert_close(part(x, call_for(x, causal)), by_loop(part, x, causal), within=1e-12)
 

@@ -8,7 +8,7 @@ from tests.support.small import assert_close, pad, random_ids, random_rows, seed
 from tests.support.stage import attention_in, call_for
 
 KINDS = ("dense", "dense_plus", "dense_plus_alpha", "factorized", "random", "random_plus", "random_plus_alpha")
-STUDY = tuple(f"{kind}:study=true" for kind in KINDS[:4])
+STUDY = tuple(f"{kind}_study" for kind in KINDS[:4])
 
 
 def named(kind, length=9):
@@ -87,7 +87,7 @@ def test_the_weights_do_not_depend_on_the_text(kind):
 
 @torch.no_grad()
 def test_in_the_study_all_queries_of_the_factorized_one_look_alike():
-    model = small_model("encoder_only", (named("factorized:study=true"),))
+    model = small_model("encoder_only", (named("factorized_study"),))
     model.encode(random_ids(2, 5, seeded(2)), tap=(tap := sixfold.Tap()))
     for name in tap:
         assert_close(tap[name], tap[name][:, :, :1].expand(-1, -1, 5, -1), within=1e-14)
@@ -95,7 +95,7 @@ def test_in_the_study_all_queries_of_the_factorized_one_look_alike():
 
 
 @pytest.mark.parametrize("position", ["no_positions", "t5_bias", "rotary", "shaw"])
-@pytest.mark.parametrize("kind", ["random_plus", "random_plus_alpha", "dense_plus:study=true"])
+@pytest.mark.parametrize("kind", ["random_plus", "random_plus_alpha", "dense_plus_study"])
 @torch.no_grad()
 def test_without_synthetic_scores_it_is_attention(kind, position):
     plain, model = small_model(modifications=(position,)), small_model(modifications=(position, named(kind)))

@@ -94,9 +94,9 @@ def test_an_encoder_with_other_states_is_refused():
 
 
 def test_steps_that_are_not_the_layers_are_refused_when_it_is_built():
-    for options in ("steps=5", "study=true"):
+    for wish in ("universal:steps=5", "universal_study"):
         with pytest.raises(ValueError, match=r"universal: .* say steps=3"):
-            model_and_states(f"universal:{options}")
+            model_and_states(wish)
     model_and_states("universal:steps=3")
 
 

@@ -156,7 +156,7 @@ def test_the_gate_starts_in_favour_of_halting():
 
 @torch.no_grad()
 def test_the_study_applies_the_layer_28_times_with_24_step_vectors():
-    model, ids = small_model("encoder_only", ("universal:study=true",)), random_ids(2, 4, seeded(10))
+    model, ids = small_model("encoder_only", ("universal_study",)), random_ids(2, 4, seeded(10))
     x, call = entered(model, ids)
     states, _ = model.stack(x, call)
     assert len(states) == 1 + 28
@@ -170,7 +170,7 @@ def test_the_study_applies_the_layer_28_times_with_24_step_vectors():
 
 @torch.no_grad()
 def test_the_study_gates_each_sublayer():
-    model = small_model("encoder_only", ("universal:study=true,steps=1",))
+    model = small_model("encoder_only", ("universal_study:steps=1",))
     part = model.stack.layer.around_feed_forward
     x, y = (torch.randn(2, 3, 16, dtype=torch.float64, generator=seeded(seed)) for seed in (11, 12))
 
@@ -183,13 +183,14 @@ def test_the_study_gates_each_sublayer():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("wish", "message"),
     [
-        ("steps=0", "steps must be at least 1, got 0"),
-        ("halting=true,study=true", "choose halting or study"),
-        ("steps=1,halting=true", "2 steps or more to choose from, got 1"),
+        ("universal:steps=0", "universal: steps must be at least 1, got 0"),
+        ("universal_study:steps=0", "universal_study: steps must be at least 1, got 0"),
+        ("universal_study:halting=true", "'universal_study' has no option 'halting'"),
+        ("universal:steps=1,halting=true", "2 steps or more to choose from, got 1"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options, message):
+def test_options_that_make_no_sense_are_refused(wish, message):
     with pytest.raises(ValueError, match=message):
-        small_model(modifications=(f"universal:{options}",))
+        small_model(modifications=(wish,))

@@ -11,7 +11,7 @@ from sixfold.modifications.weighted import Branches, onto_simplex
 from tests.support.small import assert_close, random_ids, seeded, small_model, small_sizes
 from tests.support.stage import call_at
 
-FORMS = ("weighted", "weighted:study=true")
+FORMS = ("weighted", "weighted_study")
 SIZES = {"heads": 4, "d_ff": 24}
 
 
@@ -51,7 +51,7 @@ def test_each_head_goes_through_its_network_alone(form):
 @torch.no_grad()
 def test_with_a_linear_network_for_all_and_even_weights_branches_are_one_attention():
     """Σ_i α κ FFN(head_i W_O⁽ⁱ⁾) = α κ FFN(Σ_i head_i W_O⁽ⁱ⁾) if FFN is linear."""
-    part = branches_of(small_model("encoder_only", ("weighted:study=true",), **SIZES))[0]
+    part = branches_of(small_model("encoder_only", ("weighted_study",), **SIZES))[0]
     part.activation = lambda h: h
     part.alpha.fill_(1 / 4)
     part.kappa.fill_(1 / 4)

@@ -27,6 +27,7 @@ NORMS = {"pre-norm": (), "post-norm": ("post_norm",)}
 # What does not fit two layers of width 16 as it is by default.
 OPTIONS = {
     "funnel": "blocks=2",
+    "funnel_study": "blocks=2",
     "mixture_of_experts": "experts=4,every=2",
     "product_keys": "keys=8,nearest=4,heads=2,d_key=8",
     "switch": "experts=4,every=2",

@@ -21,6 +21,7 @@ from sixfold.spec.spec import Spec
 from sixfold.transformer import merge_heads, split_heads
 
 _BLOCK = 16  # tokens
+STUDY_WIDTH = 9  # taps of every kernel in the study
 
 
 def before(width: int, causal: bool) -> int:
@@ -100,24 +101,18 @@ def convolve_each(reached: Tensor, kernel_BLwH: Tensor) -> Tensor:
 
 
 class GatedConvolution(nn.Module):
-    """conv((x W_a) ⊙ σ(x W_b)) W_O. Who inherits says in `kernel` what the taps weigh, and how to `convolve` so.
-
-    With `study`, a bias and one more map stand before W_O, and every channel has its own kernel of width 9.
-    """
+    """conv((x W_a) ⊙ σ(x W_b)) W_O. Who inherits says in `kernel` what the taps weigh, and how to `convolve` so."""
 
     map = "kernel"
     position_places = ()  # a window knows who stands where
 
-    def __init__(self, spec: Spec, place: Place, widths: tuple[int, ...], shared: int, study: bool):
+    def __init__(self, spec: Spec, place: Place, width: int, kernels: int, bias: bool = False):
         super().__init__()
         channels = spec.sizes.d_model
-        self.place, self.heads = place, _kernels(spec.sizes, shared, study)
-        self.width = _width(widths, place.layer or 0, study)
-        self.input = normal(nn.Linear(channels, 2 * channels, bias=study))  # W_a, W_b side by side
-        self.dropout = Dropout(0.0 if study else spec.sizes.dropout)
-        self.bias = nn.Parameter(torch.zeros(channels)) if study else None
-        self.pointwise = normal(nn.Linear(channels, channels)) if study else nn.Identity()
-        self.output = normal(nn.Linear(channels, channels, bias=study))  # W_O
+        self.place, self.heads, self.width = place, kernels, width
+        self.input = normal(nn.Linear(channels, 2 * channels, bias=bias))  # W_a, W_b side by side
+        self.dropout = Dropout(spec.sizes.dropout)
+        self.output = normal(nn.Linear(channels, channels, bias=bias))  # W_O
 
     def kernel(self, u: Tensor) -> Tensor:
         """(B, L, C) → (B or 1, L or 1, w, H): for each token the weights of its taps, which sum to one."""
@@ -131,11 +126,14 @@ class GatedConvolution(nn.Module):
         u = F.glu(self.input(x))
         strip = lay_out(u, call, self.place, self.width)
         y = self.convolve(strip.reached, self.dropout(self.kernel(strip.new)))
-        y = y if self.bias is None else y + self.bias
         (heads,) = split_heads(strip.back(y), self.heads, 1)
         if call.watched(self.place):
             call.show(self.place, weights=self.written_out(u, call), heads=heads)
-        return self.output(self.pointwise(merge_heads(call.gate(self.place, heads))))
+        return self.leave(merge_heads(call.gate(self.place, heads)))
+
+    def leave(self, y: Tensor) -> Tensor:
+        """What becomes of the convolution's output (B, L, C)."""
+        return self.output(y)
 
     def written_out(self, u: Tensor, call: Call) -> Tensor:
         """The kernels as weights (B, H, L, M) on all tokens, to be looked at."""
@@ -146,6 +144,25 @@ class GatedConvolution(nn.Module):
         kernel_BLHw = self.kernel(u).transpose(-2, -1).expand(*u.shape[:2], -1, -1)
         taps = tap_BLM.clamp(0, self.width - 1)[:, :, None, :].expand(*kernel_BLHw.shape[:3], -1)
         return kernel_BLHw.gather(-1, taps).masked_fill(~reached[:, :, None, :], 0).transpose(1, 2)
+
+
+class StudyConvolution(GatedConvolution):
+    """The study's: (conv((x W_a) ⊙ σ(x W_b)) + c) V W_O; maps have biases, each channel a kernel of width 9."""
+
+    def __init__(self, spec: Spec, place: Place):
+        channels = spec.sizes.d_model
+        super().__init__(spec, place, STUDY_WIDTH, kernels=channels, bias=True)
+        self.dropout = Dropout(0.0)
+        self.bias = nn.Parameter(torch.zeros(channels))  # c, which `convolve` adds
+        self.pointwise = normal(nn.Linear(channels, channels))  # V
+
+    def leave(self, y: Tensor) -> Tensor:
+        return self.output(self.pointwise(y))
+
+
+def width_at(widths: tuple[int, ...], place: Place) -> int:
+    """Layer i has the i-th width, layers beyond the last have the last."""
+    return widths[min(place.layer or 0, len(widths) - 1)]
 
 
 def check_widths(name: str, sizes: Sizes, widths: tuple[int, ...], shared: int) -> None:
@@ -159,22 +176,21 @@ def check_widths(name: str, sizes: Sizes, widths: tuple[int, ...], shared: int) 
         )
 
 
-def gated_parameters(sizes: Sizes, widths: tuple[int, ...], study: bool, kernel: Callable[[int], int]) -> int:
+def gated_parameters(sizes: Sizes, widths: tuple[int, ...], kernel: Callable[[int], int]) -> int:
     """How many parameters more than with attention; kernel(w) is how many the kernels of one layer have."""
-    d, total = sizes.d_model, 0
-    for layers in (sizes.encoder_layers, sizes.decoder_layers):
-        for layer in range(layers):
-            matrices = 4 * d * d + 5 * d if study else 3 * d * d
-            total += matrices + kernel(_width(widths, layer, study)) - 4 * d * sizes.heads * sizes.d_head
-    return total
+    stacks = (sizes.encoder_layers, sizes.decoder_layers)
+    used = [widths[min(layer, len(widths) - 1)] for layers in stacks for layer in range(layers)]
+    return sum(3 * sizes.d_model**2 + kernel(width) - _of_attention(sizes) for width in used)
 
 
-def _kernels(sizes: Sizes, shared: int, study: bool) -> int:
-    return sizes.d_model if study else shared or sizes.heads
+def study_parameters(sizes: Sizes, kernel: int) -> int:
+    """The same for `StudyConvolution`, with so many in the kernels of one layer."""
+    d, layers = sizes.d_model, sizes.encoder_layers + sizes.decoder_layers
+    return layers * (4 * d * d + 5 * d + kernel - _of_attention(sizes))
 
 
-def _width(widths: tuple[int, ...], layer: int, study: bool) -> int:
-    return 9 if study else widths[min(layer, len(widths) - 1)]
+def _of_attention(sizes: Sizes) -> int:
+    return 4 * sizes.d_model * sizes.heads * sizes.d_head
 
 
 def _in_order(x: Tensor, call: Call) -> bool:

@@ -184,15 +184,23 @@ def synthesizing(spec: Spec, part: Callable[..., nn.Module], length: int, scores
     return replace(spec, attention=partial(part, length=length, scores=scores))
 
 
+def check_rank(name: str, rank: int) -> None:
+    if rank < 1:
+        raise ValueError(f"{name}: rank must be at least 1, got {rank}")
+
+
 def more_parameters(sizes: Sizes, scores: int, matrices: int) -> int:
     """In each self-attention: so many parameters for the scores, so many projections d × heads·d_head more."""
     each = scores + matrices * sizes.d_model * sizes.heads * sizes.d_head
     return (sizes.encoder_layers + sizes.decoder_layers) * each
 
 
-def dense_parameters(sizes: Sizes, length: int, study: bool) -> int:
-    """Of Dense, or of the study's SharedDense."""
-    if study:
-        return sizes.d_head * length  # P
+def dense_parameters(sizes: Sizes, length: int) -> int:
+    """Of Dense."""
     inner = sizes.heads * sizes.d_head
     return sizes.d_model * inner + inner + inner * length + sizes.heads * length  # W₁, b₁, W₂, b₂
+
+
+def shared_dense_parameters(sizes: Sizes, length: int) -> int:
+    """Of the study's SharedDense."""
+    return sizes.d_head * length  # P

@@ -1,0 +1,27 @@
+"""Funnel Transformer, as the comparison of 2021 ran it."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from sixfold.core.call import Call
+from sixfold.modifications.funnel import NarrowingLayer, mean_of_neighbours, shortened, with_stack
+from sixfold.spec.registry import modification
+from sixfold.spec.spec import Spec
+
+
+class PooledStates(NarrowingLayer):
+    """Self-attention among all, then the mean of neighbours, then feed-forward."""
+
+    def forward(self, x: Tensor, call: Call) -> Tensor:
+        x, after = self.around_attention(x, self.attention, call), shortened(call, x, self.pool)
+        return self.around_feed_forward(mean_of_neighbours(x, call, self.pool), self.feed_forward, after)
+
+
+@modification("2102.11972", adds=lambda sizes, **_: 0)
+def funnel_study(spec: Spec, *, blocks: int = 3, pool: int = 2) -> Spec:
+    """`funnel` as the comparison of 2021 ran it: not queries are pooled, but the states after that attention.
+
+    Any attention may stand in it; the rest is on the page of `funnel`. Parameters: none.
+    """
+    return with_stack("funnel_study", spec, blocks, pool, PooledStates)

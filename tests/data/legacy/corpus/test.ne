@@ -1,0 +1,15 @@
+nus eht stae god a
+nus eht stae woc eht
+tah ym sdnif woc eht
+gif a sraeh woc eht
+gif a sraeh neh a
+yah emos stae xof ym
+yah emos sraeh xof ym
+yah emos sekil neh a
+tah ym stae lwo eht
+nus eht stae xof ym
+aes eht stae xof ym
+yah emos stae woc eht
+gum a sraeh woc eht
+gif a sraeh tac eht
+tah ym sees neh a

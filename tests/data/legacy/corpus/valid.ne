@@ -1,0 +1,15 @@
+yah emos stae lwo eht
+tah ym sees woc eht
+gif a sees tac eht
+tah ym stae woc eht
+gum a sees woc eht
+yah emos sdnif god a
+aes eht sraeh woc eht
+aes eht sees neh a
+gif a sdnif lwo eht
+gum a stae god a
+gum a stae woc eht
+yah emos sees neh a
+gum a sdnif woc eht
+nus eht sees neh a
+nus eht sees tac eht
