@@ -31,15 +31,15 @@ def load(
     *,
     device: str = "auto",
     imports: Sequence[str | Path] = (),
-    settings: Mapping[str, str] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Any:
     """A Translator, or for a language model a Writer. Several runs with one vocabulary become an ensemble.
 
     >>> sixfold.load("runs/mine").translate(["a line"], beam_size=4)
     >>> sixfold.load(["runs/one", "runs/two"]).translate(["a line"])
 
-    `imports` are Python files that register modifications of your own; `settings` are keys of the configuration as on
-    the command line, {"decoding.beam_size": "4"}, which win over those of the (first) run.
+    `imports` are Python files that register modifications of your own; `settings` are keys of the configuration,
+    {"decoding.beam_size": 4}, which win over those of the (first) run.
     """
     runs = [run] if isinstance(run, str | Path) else list(run)
     if not runs:
@@ -58,7 +58,7 @@ def load(
     raise ValueError(f"{runs[0]} holds a model of kind {model.kind}, which writes no text")
 
 
-def open_run(directory: str | Path, device: str = "auto", settings: Mapping[str, str] | None = None) -> OpenedRun:
+def open_run(directory: str | Path, device: str = "auto", settings: Mapping[str, Any] | None = None) -> OpenedRun:
     """The model, the tokenizers and the configuration of a run, or of a model directory with tokenizers."""
     run = Run(directory)
     if not run.directory.exists():
@@ -74,11 +74,11 @@ def open_run(directory: str | Path, device: str = "auto", settings: Mapping[str,
     return OpenedRun(model, Tokenizers.load(run.directory), config)
 
 
-def _usual(model: Model, settings: Mapping[str, str]) -> dict[str, str]:
+def _usual(model: Model, settings: Mapping[str, Any]) -> dict[str, str]:
     """A language model samples, unless a search is asked for: the likeliest text of all soon repeats itself."""
     if model.kind != "decoder_only" or {"decoding.sample", "decoding.beam_size"} & settings.keys():
         return {}
-    return {"decoding.sample": "true", "decoding.beam_size": "1", "decoding.beam_groups": "1"}
+    return {"decoding.sample": "true"}
 
 
 def _need_one_vocabulary(runs: Sequence[str | Path], opened: Sequence[OpenedRun]) -> None:

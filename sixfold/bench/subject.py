@@ -102,7 +102,7 @@ def thinned(items: Sequence[Any], most: int) -> list[Any]:
 
 @contextmanager
 def opened(
-    what: str, settings: Mapping[str, str], modify: Sequence[str] = (), imports: Sequence[str] = ()
+    what: str, settings: Mapping[str, Any], modify: Sequence[str] = (), imports: Sequence[str] = ()
 ) -> Iterator[BenchSubject]:
     """A run by its directory, or a recipe by its name or file. Nothing is written into the run."""
     with tempfile.TemporaryDirectory(prefix="sixfold-bench-") as folder:
@@ -114,7 +114,7 @@ def opened(
 
 
 def _open_run(
-    what: str, settings: Mapping[str, str], modify: Sequence[str], folder: Path, imports: tuple[str, ...]
+    what: str, settings: Mapping[str, Any], modify: Sequence[str], folder: Path, imports: tuple[str, ...]
 ) -> BenchSubject:
     fixed = [f"--{key}" for key in settings if key.partition(".")[0] in ("data", "model")]
     if fixed or modify:

@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import sixfold
+from sixfold.core.names import unknown
 from sixfold.terminal import printable
 
+_NEAR = 0.8  # how alike a typo is to what was meant: `explore` and `export` are 0.77 alike
+
+
+class Verbs(TyperGroup):
+    """A group whose error for an unknown verb names those that exist."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        typed, verbs = args[0], self.list_commands(ctx)
+        if typed in verbs or typed.startswith("-"):
+            return super().resolve_command(ctx, args)
+        raise ValueError(unknown("verb", typed, verbs, cutoff=_NEAR))
+
+
 app = typer.Typer(
+    cls=Verbs,
     help="Train, understand, compare and ship Transformers.",
     no_args_is_help=True,
     add_completion=False,

@@ -52,7 +52,7 @@ def bench(
     modify: Modify = None,
     imports: Import = None,
     *,
-    settings: dict[str, str],
+    settings: dict[str, Any],
 ) -> None:
     """Measure what this machine does with a run or a recipe, beside other libraries on the same weights or sizes.
 

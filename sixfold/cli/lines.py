@@ -1,7 +1,7 @@
 """Lines in and lines out: how verbs read them, write them, and tell how far they are.
 
-A line ends at \\n only: a carriage return before it stays, and U+2028 does not split. A byte order mark at the start is
-dropped. A name that ends with .gz is unpacked.
+A line ends at \\n only, and a carriage return directly before it is part of the end; U+2028 does not split. A byte
+order mark at the start is dropped. A name that ends with .gz is unpacked.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import IO, Any, Self
 import typer
 
 from sixfold.terminal import printable, shown
+from sixfold.text.file_kinds import refuse_bytes, refuse_records
 
 _BOM = b"\xef\xbb\xbf"
 _PAUSE = 0.05  # seconds without a line after which nobody waits for more
@@ -35,7 +36,7 @@ def read_lines(path: Path | None) -> Iterator[str | None]:
         return
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
-            yield from _decoded((raw.removesuffix(b"\n") for raw in file), str(path))
+            yield from _decoded(map(_without_end, file), str(path))
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
 
@@ -56,7 +57,9 @@ def _decoded(lines: Iterable[bytes | None], name: str) -> Iterator[str | None]:
             yield None
             continue
         number += 1
-        raw = raw.removeprefix(_BOM) if number == 1 else raw
+        if number == 1:
+            raw = raw.removeprefix(_BOM)
+            refuse_bytes(raw, name)
         try:
             yield raw.decode()
         except UnicodeDecodeError as error:
@@ -64,11 +67,15 @@ def _decoded(lines: Iterable[bytes | None], name: str) -> Iterator[str | None]:
             raise ValueError(f"{name}, line {number}: {found} is not UTF-8 ({error.reason})") from None
 
 
+def _without_end(raw: bytes) -> bytes:
+    return raw[:-1].removesuffix(b"\r") if raw.endswith(b"\n") else raw
+
+
 def _standard_input() -> Iterator[bytes | None]:
     try:
         descriptor = sys.stdin.fileno()
     except (OSError, AttributeError, io.UnsupportedOperation):  # somebody put something else in its place
-        yield from (raw.removesuffix(b"\n") for raw in sys.stdin.buffer)
+        yield from map(_without_end, sys.stdin.buffer)
         return
     parts: list[bytes] = []
     waited_for = False  # lines were given, and nobody was told of a pause since
@@ -80,7 +87,7 @@ def _standard_input() -> Iterator[bytes | None]:
         first, *more = chunk.split(b"\n")
         parts.append(first)
         for part in more:
-            yield b"".join(parts)
+            yield b"".join(parts).removesuffix(b"\r")
             parts, waited_for = [part], True
         if not chunk:
             break
@@ -106,8 +113,10 @@ class Output:
         if self._own is not None:
             self._own.close()
 
-    def write(self, text: str, end: str = "\n") -> None:
-        self._stream.write((shown(text) if self.terminal else text).encode() + end.encode())
+    def write(self, *fields: str, end: str = "\n") -> None:
+        """Texts with tabs between; only in the texts themselves are control characters shown as escapes."""
+        texts = map(shown, fields) if self.terminal else fields
+        self._stream.write(("\t".join(texts) + end).encode())
         self._stream.flush()
 
 
@@ -164,13 +173,15 @@ def ending_well() -> Iterator[None]:
         raise typer.Exit(0) from None
 
 
-def check_files(out: Path | None, *inputs: Path | None) -> None:
-    """Raise a ValueError if something to be read is not there, or the output would take its place."""
-    for path in inputs:
+def check_files(out: Path | None, *texts: Path | None, terms: Path | None = None) -> None:
+    """Raise a ValueError if a file of texts is not there, or is none, or the output would take its place."""
+    for path in (*texts, terms):
         if path is None or str(path) == "-":
             continue
         if not path.exists() or path.is_dir():
             raise ValueError(f"there is no file {str(path)!r}")
+        if path is not terms:  # which has tabs between
+            refuse_records(path)
         if out is not None and out.exists() and out.samefile(path):
             raise ValueError(f"--out {out} is what is to be read: give another file")
 

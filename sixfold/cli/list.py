@@ -55,7 +55,7 @@ def count(
     ] = False,
     as_json: AsJson = False,
     *,
-    settings: dict[str, str],
+    settings: dict[str, Any],
 ) -> None:
     """Count a model's parameters and multiply-accumulates.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -56,7 +57,10 @@ def configured(*wanted: str) -> Callable[[Callable[..., None]], Callable[..., No
         @functools.wraps(verb)
         def run(**arguments: Any) -> None:
             settings = {key: arguments.pop(_parameter(key)) for key in fields}
-            verb(**arguments, settings={key: text for key, text in settings.items() if text is not None})
+            verb(
+                **arguments,
+                settings={key: _setting(given) for key, given in settings.items() if given not in (None, [])},
+            )
 
         signature = inspect.signature(verb, eval_str=True)
         own = [
@@ -81,8 +85,14 @@ def _option(key: str, field: FieldInfo, short: bool) -> inspect.Parameter:
         help=f"{field.description}{default}",
         rich_help_panel=f"Configuration: {section}",
     )
-    annotation = Annotated[str | None, option]
+    kind = list[str] if typing.get_origin(field.annotation) is list else str
+    annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
     return inspect.Parameter(_parameter(key), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _setting(given: str | list[str]) -> str | list[str]:
+    """An option that is given several times is a list; given once, its text says whether it is one."""
+    return given[0] if isinstance(given, list) and len(given) == 1 else given
 
 
 def _parameter(key: str) -> str:

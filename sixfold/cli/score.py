@@ -67,7 +67,7 @@ def score(
     imports: Import = None,
     as_json: AsJson = False,
     *,
-    settings: dict[str, str],
+    settings: dict[str, Any],
 ) -> None:
     """Score texts, or a run.
 
@@ -137,7 +137,7 @@ def _read_texts(hyp: File, refs: Sequence[Path]) -> ScoreInput:
 class _Scored:
     """A run that is scored."""
 
-    def __init__(self, run: Path, device: str, imports: list[Path] | None, settings: dict[str, str]):
+    def __init__(self, run: Path, device: str, imports: list[Path] | None, settings: dict[str, Any]):
         from sixfold.api.load import open_run
         from sixfold.spec.registry import import_file
 

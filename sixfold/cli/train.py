@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sixfold.cli.app import app
+from sixfold.cli.app import Verbs, app
 from sixfold.cli.options import AsJson, Import, Modify, Sectioned, configured, import_parts, not_with, print_json
 from sixfold.config.schema import read_config
 from sixfold.terminal import console, printable
@@ -41,7 +41,7 @@ def train(
         bool, typer.Option("--allow-changed-data", help="Resume although the data files are no longer the same.")
     ] = False,
     *,
-    settings: dict[str, str],
+    settings: dict[str, Any],
 ) -> None:
     """Train a model.
 
@@ -72,7 +72,7 @@ def _train(config: Config, out: Path, overwrite: bool, start_from: Path | None) 
     return train(config, out, overwrite=overwrite, start_from=start_from)
 
 
-def _resume(run: Path, settings: dict[str, str], allow_changed_data: bool) -> Outcome:
+def _resume(run: Path, settings: dict[str, Any], allow_changed_data: bool) -> Outcome:
     from sixfold.training.runner import resume
 
     return resume(run, settings, allow_changed_data=allow_changed_data)
@@ -133,7 +133,7 @@ def plot(
     typer.echo(f"wrote {printable(str(out))}", err=True)
 
 
-preparing = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+preparing = typer.Typer(cls=Verbs, no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(preparing, name="prepare", help="Make a corpus from text that others give away.")
 
 

@@ -78,7 +78,7 @@ def translate(
     window: Window = 1024,
     imports: Import = None,
     *,
-    settings: dict[str, str],
+    settings: dict[str, Any],
 ) -> None:
     """Translate lines of text.
 
@@ -88,7 +88,7 @@ def translate(
     What the run's own configuration says of decoding holds, unless an option says otherwise.
     """
     with ending_well():
-        check_files(out, file, terms, prefixes)
+        check_files(out, file, prefixes, terms=terms)
         translator = _load([run, *(members or [])], "translate", device, imports, settings)
         _check_terms(translator, term or [])
         if file is None and sys.stdin.isatty():
@@ -120,7 +120,7 @@ def generate(
     window: Window = 1024,
     imports: Import = None,
     *,
-    settings: dict[str, str],
+    settings: dict[str, Any],
 ) -> None:
     """Go on with a text, by a language model.
 
@@ -146,7 +146,7 @@ def generate(
             _write_all(found, lines, write, ProgressLine("prompts", show=not output.terminal))
 
 
-def _load(runs: list[Path], verb: str, device: str, imports: list[Path] | None, settings: dict[str, str]) -> Any:
+def _load(runs: list[Path], verb: str, device: str, imports: list[Path] | None, settings: dict[str, Any]) -> Any:
     """What `sixfold.load` gives, if it is for this verb."""
     from sixfold.api.load import load
 
@@ -186,21 +186,16 @@ class _Lines:
     terms: Path | None = None
     prefixes: Path | None = None
     unanswered: deque[Line] = field(default_factory=deque)
-    warn: Callable[[str], None] = lambda _: None
 
     def __iter__(self) -> Iterator[Line | None]:
         from sixfold.decoding.records import Line
 
         terms = None if self.terms is None else read_beside(self.terms, "terms")
         prefixes = None if self.prefixes is None else read_beside(self.prefixes, "prefixes")
-        warned = False
         for text in self.texts:
             if text is None:
                 yield None
                 continue
-            if text.endswith("\r") and not warned:
-                self.warn("lines end with a carriage return, which is read as a part of the text")
-                warned = True
             own = tuple(term for term in next(terms).split("\t") if term) if terms is not None else ()
             begin = next(prefixes) or None if prefixes is not None else None
             line = Line(text, begin, (*self.always, *own))
@@ -224,7 +219,7 @@ Write = Callable[[int, "Line", "Translation"], None]
 
 def _write_all(outputs: Iterator[Translation], lines: _Lines, write: Write, progress: ProgressLine) -> None:
     """Write each output as soon as it is there; tell how it went, however it ended."""
-    lines.warn, how = progress.say, "broken off: "
+    how = "broken off: "
     try:
         for number, output in enumerate(outputs, 1):
             write(number, lines.unanswered.popleft(), output)
@@ -250,7 +245,7 @@ def _writer_of(output: Output, form: Format, n_best: int, tokenizer: Tokenizer) 
 
     def write(number: int, _: Line, found: Translation) -> None:
         for each in found.n_best:
-            output.write(f"{number}\t{each.score:.4f}\t{one_line(each.text)}")
+            output.write(str(number), f"{each.score:.4f}", one_line(each.text))
 
     return write
 
@@ -337,7 +332,7 @@ def _show_translation(translator: Translator, line: str, terms: tuple[str, ...])
     (found,) = translator.translate([line], terms=[terms])
     output = Output()
     for each in found.n_best:
-        score = f"{each.score:.4f}\t" if found.others else ""
-        output.write(score + one_line(each.text))
+        score = [f"{each.score:.4f}"] if found.others else []
+        output.write(*score, one_line(each.text))
     if found.note:
         typer.echo(f"sixfold: {found.note}", err=True)

@@ -11,14 +11,23 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from sixfold.config.errors import explain
+from sixfold.config.precedence import giving_way
 from sixfold.core.names import unknown
 from sixfold.disk.atomic import write_text
 
@@ -28,6 +37,17 @@ if TYPE_CHECKING:
 
 
 _LARGEST_SEED = 2**32 - 1  # some generators take no more, and others multiples of it
+
+
+def _as_list(value: Any) -> Any:
+    """One value where a list is expected is a list of one; YAML reads a word of digits as a number."""
+    if value is None:
+        return []
+    return [str(value) if type(value) is int else value] if isinstance(value, str | int | dict) else value
+
+
+T = TypeVar("T")
+OneOrSeveral = Annotated[list[T], BeforeValidator(_as_list)]
 
 
 class Section(BaseModel):
@@ -106,7 +126,7 @@ class ModelConfig(Section):
     decoder_layers: int | None = Field(None, description="layers of the decoder, where it differs")
     classes: int = Field(0, description="classes, for an encoder_only model that classifies whole texts")
     dropout: float = Field(0.1, description="dropout on embeddings and sub-layer outputs")
-    modifications: list[str | dict[str, dict[str, Any] | None]] = Field(
+    modifications: OneOrSeveral[str | dict[str, dict[str, Any] | None]] = Field(
         [], description="names, or NAME:key=value; `sixfold list` shows them"
     )
 
@@ -202,7 +222,9 @@ class Decoding(Section):
     no_repeat_ngram_size: int = Field(0, ge=0, description="say no n tokens in a row twice; 0: as often as it likes")
     repetition_penalty: float = Field(1.0, ge=1, description="multiply log p of words said before by this")
     coverage_penalty: float = Field(0.0, ge=0, description="prefer outputs that looked at all of the source, so much")
-    forbidden_words: list[str] = Field([], description="words that are never said: '[one, two words]'")
+    forbidden_words: OneOrSeveral[str] = Field(
+        [], description="a word that is never said, or several: '[one, two words]'"
+    )
     replace_unknown: bool = Field(
         False, description="copy the source word in place of an unknown one (word vocabularies)"
     )
@@ -294,13 +316,18 @@ def keys() -> Iterator[tuple[str, FieldInfo]]:
             yield f"{section}.{key}", leaf
 
 
-def read_config(recipe: str | Path | None = None, settings: Mapping[str, str] | None = None) -> Config:
-    """A recipe (a file, or the name of one that comes with sixfold) with settings such as {"model.heads": "4"}."""
+def read_config(recipe: str | Path | None = None, settings: Mapping[str, Any] | None = None) -> Config:
+    """A recipe (a file, or the name of one that comes with sixfold) with settings such as {"model.heads": 4}.
+
+    A text is read as on the command line: {"model.heads": "4"} is the same.
+    """
     tree = {} if recipe is None else _read_recipe(recipe)
-    for key, text in (settings or {}).items():
+    given: dict[str, dict[str, Any]] = {}
+    for key, value in (settings or {}).items():
         section, _, name = key.partition(".")
-        tree.setdefault(section, {})
-        tree[section] = {**_without_rival(tree[section] or {}, key, settings or {}), name: _parse(text, f"--{key}")}
+        given.setdefault(section, {})[name] = _read_setting(value, f"--{key}")
+    for section, values in given.items():
+        tree[section] = {**giving_way(tree.get(section) or {}, values), **values}
     try:
         return Config.model_validate({section: values or {} for section, values in tree.items()})
     except ValidationError as error:
@@ -312,15 +339,16 @@ def read_config(recipe: str | Path | None = None, settings: Mapping[str, str] | 
 def change_decoding(decoding: Decoding, changes: Mapping[str, Any]) -> Decoding:
     """The same with other values, which are checked like those of a file."""
     try:
-        return Config.model_validate({"decoding": {**decoding.model_dump(), **changes}}).decoding
+        kept = giving_way(decoding.model_dump(), changes)
+        return Config.model_validate({"decoding": {**kept, **changes}}).decoding
     except ValidationError as error:
         raise ValueError(_explain(error)) from None
 
 
-def _without_rival(values: dict[str, Any], key: str, settings: Mapping[str, str]) -> dict[str, Any]:
-    """Minutes on the command line win over a file's steps, and the other way round."""
-    rival = {"training.steps": "training.minutes", "training.minutes": "training.steps"}.get(key)
-    return {k: v for k, v in values.items() if rival in settings or f"training.{k}" != rival}
+def _read_setting(value: Any, where: str) -> Any:
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return _parse(value, where) if isinstance(value, str) else value
 
 
 def write_config(config: Config, path: Path) -> None:

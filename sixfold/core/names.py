@@ -17,9 +17,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return "" if near is None else f" (did you mean {near!r}?)"
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
+def unknown(what: str, name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """ "there is no metric 'blue'; did you mean 'bleu'? there are bleu, chrf, ter" """
     known = list(known)
-    near = nearest(name, known)
+    near = nearest(name, known, cutoff)
     hint = "" if near is None else f"did you mean {near!r}? "
     return f"there is no {what} {name!r}; {hint}there are {', '.join(known)}"

@@ -168,6 +168,10 @@ class Translator:
         return SourceAttention(pieces, self.tokenizers.target.pieces([*written, EOS]), weights)
 
 
+def _without_end(text: str) -> str:
+    return text[:-1].removesuffix("\r") if text.endswith("\n") else text
+
+
 class TranslationSession(DecodingSession):
     """The task of a translator, with one way to do it."""
 
@@ -179,7 +183,7 @@ class TranslationSession(DecodingSession):
 
     def encode(self, lines: Sequence[Line]) -> list[list[int]]:
         """Lines of nothing but space have nothing to translate, and the end of a line is no part of it."""
-        texts = [line.text.removesuffix("\n") for line in lines if line.text.strip()]
+        texts = [_without_end(line.text) for line in lines if line.text.strip()]
         rows = iter(self.tokenizers.source.encode_batch(texts))
         return [next(rows) if line.text.strip() else [] for line in lines]
 

@@ -5,7 +5,7 @@
         \"\"\"One line for the list. Then the formula, and what one should know.\"\"\"
         return replace(spec, residual=ReZero, final=no_norm)
 
-Keyword-only parameters with types and defaults are its options: `t5_bias:buckets=16,per_layer=true`.
+The parameters after the first, with types and defaults, are its options: `t5_bias:buckets=16,per_layer=true`.
 """
 
 from __future__ import annotations
@@ -51,8 +51,7 @@ class Modification:
 
     @property
     def options(self) -> Mapping[str, inspect.Parameter]:
-        parameters = inspect.signature(self.change).parameters
-        return {n: p for n, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+        return dict([*inspect.signature(self.change).parameters.items()][1:])
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -78,6 +77,7 @@ class Chosen:
 
 
 _registered: dict[str, Modification] = {}
+_PACKAGE = "sixfold.modifications."  # whose modules register sixfold's own
 
 
 def modification(
@@ -91,16 +91,38 @@ def modification(
         raise TypeError("write @modification() with parentheses")
 
     def register(change: Callable[..., Spec]) -> Callable[..., Spec]:
+        if not change.__module__.startswith(_PACKAGE):
+            all_modifications()  # so that a name that sixfold has is refused here, and not when sixfold needs it
         new, old = Modification(change, paper, adds), _registered.get(change.__name__)
         if old is not None and _origin(old.change) != _origin(change):
-            raise ValueError(f"there is a modification {new.name!r} already, from {_origin(old.change)}")
-        for option in new.options.values():
-            if option.annotation is option.empty or option.default is option.empty:
-                raise ValueError(f"option {option.name!r} of modification {new.name!r} needs a type and a default")
+            raise ValueError(
+                f"modification {new.name!r} of {_origin(change)} has the name of one in {_origin(old.change)}; "
+                f"give it another"
+            )
+        _check_parameters(new)
         _registered[new.name] = new
         return change
 
     return register
+
+
+def _check_parameters(new: Modification) -> None:
+    """The first takes the spec; the others are given by name, each with a type and a default."""
+    first = next(iter(inspect.signature(new.change).parameters.values()), None)
+    if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
+        raise ValueError(f"modification {new.name!r} takes no spec: write def {new.name}(spec: Spec) -> Spec")
+    for option in new.options.values():
+        if option.kind not in (option.POSITIONAL_OR_KEYWORD, option.KEYWORD_ONLY):
+            raise ValueError(
+                f"modification {new.name!r} can't have {option}: an option has a name, as in power: int = 2"
+            )
+        if option.annotation is option.empty or option.default is option.empty:
+            default = 2 if option.default is option.empty else option.default
+            kind = "int | None" if default is None else type(default).__name__
+            raise ValueError(
+                f"option {option.name!r} of modification {new.name!r} needs a type and a default, "
+                f"as in {option.name}: {kind} = {default!r}"
+            )
 
 
 def _origin(change: Callable[..., Spec]) -> str:
@@ -223,9 +245,10 @@ def import_file(path: str | Path) -> None:
         raise ValueError(f"there is no file {path} to import")
     if path.suffix != ".py":
         raise ValueError(f"{path} is not a Python file: its name must end in .py")
+    before = all_modifications()
     module = types.ModuleType(f"sixfold_import_{path.stem}_{zlib.crc32(str(path).encode())}")
     module.__file__ = str(path)
-    before, sys.modules[module.__name__] = dict(_registered), module
+    sys.modules[module.__name__] = module
     try:  # read anew each time: a cached bytecode file may be older than an edit in a notebook
         exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
     except Exception as error:

@@ -18,6 +18,7 @@ from sixfold.config.schema import Config, Data
 from sixfold.disk.atomic import new_directory
 from sixfold.disk.hashes import is_intact, quick_hash, sealed
 from sixfold.text.arrays import Examples, open_examples
+from sixfold.text.file_kinds import remarks
 from sixfold.text.preparation import PARTS, ParallelText, PlainText, ProgressCallback, is_empty
 from sixfold.text.report import Report
 from sixfold.text.sources import Source, Split, pair_sources, text_sources
@@ -64,7 +65,9 @@ def prepare(
                 index["arrays"][part], counts[part] = preparation.encode(part, counts[part], tokenizers, aside)
         found = references(config.data, "valid", config.model.kind)
         index["references"] = len(found)
-        index["report"] = Report(counts, config.data.max_length if pairs else config.data.context).json()
+        limit = config.data.max_length if pairs else config.data.context
+        look_at = remarks(config.data, data_files(config), pairs=pairs)
+        index["report"] = Report(counts, limit, tuple(look_at)).json()
         index["hashes"] = hashes
         index["tokenizers"] = [tokenizer.fingerprint for tokenizer in tokenizers]
         _write_references(aside / REFERENCES, found)

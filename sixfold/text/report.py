@@ -45,6 +45,7 @@ class Report:
 
     parts: Mapping[str, PartReport]  # "train", "valid", "test"
     limit: int  # tokens: data.max_length, or data.context of a language model
+    remarks: tuple[str, ...] = ()  # on the form of the files
 
     def lines(self) -> list[str]:
         """For people."""
@@ -53,15 +54,17 @@ class Report:
             describe = _describe_pairs if part.documents is None else _describe_text
             first, *rest = describe(part, self.limit)
             out += [f"{name}: {first}", *(f"{' ' * len(name)}  {line}" for line in rest)]
-        return out
+        return [*out, *self.remarks]
 
     def json(self) -> dict[str, Any]:
         """For machines; `from_json` reads it."""
-        return {"limit": self.limit, "parts": {name: asdict(part) for name, part in self.parts.items()}}
+        parts = {name: asdict(part) for name, part in self.parts.items()}
+        return {"limit": self.limit, "parts": parts, "remarks": list(self.remarks)}
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Report:
-        return cls({name: PartReport(**part) for name, part in tree["parts"].items()}, tree["limit"])
+        parts = {name: PartReport(**part) for name, part in tree["parts"].items()}
+        return cls(parts, tree["limit"], tuple(tree.get("remarks", ())))
 
 
 def _describe_pairs(part: PartReport, limit: int) -> list[str]:

@@ -1,7 +1,7 @@
 """Where the text lies: embedded examples, parallel files, tables, records, plain text. All is read line by line.
 
-A line ends at \\n only: a carriage return before it stays, and U+2028 does not split. The last line may
-lack its \\n. A byte order mark at the start of a file is dropped. A name that ends with .gz is unpacked.
+A line ends at \\n only, and a carriage return directly before it is part of the end; U+2028 does not split. The last
+line may lack its \\n. A byte order mark at the start of a file is dropped. A name that ends with .gz is unpacked.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from sixfold.config.schema import EMBEDDED, Data, Files
 from sixfold.disk.hashes import file_hash
+from sixfold.text.file_kinds import refuse_bytes, refuse_unread
 
 Split = Literal["train", "valid", "test"]
 Pair = tuple[str, str]  # source and target
@@ -73,6 +74,8 @@ def _items(data: Data, part: Split) -> list[Files]:
         if not two_files and not one_path:
             given = item.model_dump(exclude_none=True, exclude={"weight"})
             raise ValueError(f"data.{part}: give {{path: FILE}} or {{source: FILE, target: FILE}}, got {given}")
+        for name in (item.path, item.source, item.target):
+            refuse_unread(name or "", f"data.{part}")
     return items
 
 
@@ -143,7 +146,7 @@ def _existing(key: str, *names: str) -> Path:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a file with their ends."""
+    """The lines of a file, each with its \\n."""
     number, raw = 0, b""
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
@@ -152,7 +155,8 @@ def read_lines(path: Path) -> Iterator[str]:
                     raw = raw.removeprefix(_BOM)
                     if not raw:
                         break
-                yield raw.decode()
+                    refuse_bytes(raw, str(path))
+                yield (raw[:-2] + b"\n" if raw.endswith(b"\r\n") else raw).decode()
     except UnicodeDecodeError as error:
         found = f"byte 0x{error.object[error.start]:02x} at column {error.start + 1}"
         raise ValueError(f"{path}, line {number}: {found} is not UTF-8 ({error.reason}); convert the file") from None

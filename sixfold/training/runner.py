@@ -100,7 +100,7 @@ def _check_files(run: Run, config: Config) -> None:
 
 def resume(
     out: Path,
-    settings: Mapping[str, str] | None = None,
+    settings: Mapping[str, Any] | None = None,
     *,
     allow_changed_data: bool = False,
     display: Display | None = None,

@@ -69,7 +69,7 @@ def test_bad_files_are_named(write, tmp_path):
 
 
 def test_texts_are_what_stands_before_the_end_of_the_line(write):
-    assert read_texts(write("spaces", "a \r\n\tb\n\n")) == ["a \r", "\tb", ""]
+    assert read_texts(write("spaces", "a \r\n\tb\n\n")) == ["a ", "\tb", ""]
 
 
 def test_metrics_by_name():

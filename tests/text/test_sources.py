@@ -24,13 +24,13 @@ def read_text(train: Any, **data: Any) -> list[tuple[str, bool]]:
 
 
 def test_lines_end_at_line_feeds_only(tmp_path):
-    """A carriage return and U+2028 belong to the text, a byte order mark does not, and the last end may lack."""
+    """U+2028 is text; a carriage return before \\n and a byte order mark are not; the last end may lack."""
     write(
         tmp_path / "a.en",
         b"\xef\xbb\xbfone\r\n two \xe2\x80\xa8\x0b\x0c\x85\n".replace(b"\x85", b"\xc2\x85") + b"three",
     )
     write(tmp_path / "a.de", "eins\nzwei\ndrei\n")
-    expected = [("one\r", "eins"), (" two \u2028\x0b\x0c\x85", "zwei"), ("three", "drei")]
+    expected = [("one", "eins"), (" two \u2028\x0b\x0c\x85", "zwei"), ("three", "drei")]
     assert read(str(tmp_path / "a"), source="en", target="de") == expected
 
 

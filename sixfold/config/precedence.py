@@ -1,0 +1,30 @@
+"""Which values of a recipe or a run yield to what a user asks for: `--sample true` wins over a recipe's beam."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+_YIELDING: tuple[tuple[str, str, Callable[[Mapping[str, Any]], bool]], ...] = (  # a key, what yields to it, and when
+    ("steps", "minutes", lambda v: True),
+    ("minutes", "steps", lambda v: True),
+    ("sample", "beam_size", lambda v: v["sample"] and v["beam_size"] > 1),
+    ("sample", "beam_groups", lambda v: v["sample"] and v["beam_groups"] > 1),
+    ("sample", "n_best", lambda v: not v["sample"] and v["n_best"] > v.get("beam_size", 1)),
+    ("beam_size", "sample", lambda v: v["sample"] and v["beam_size"] > 1),
+    ("beam_size", "n_best", lambda v: not v.get("sample") and v["n_best"] > v["beam_size"]),
+    ("beam_size", "beam_groups", lambda v: v["beam_size"] % v["beam_groups"] > 0),
+    ("max_length", "min_length", lambda v: v["min_length"] > v["max_length"]),
+)
+
+
+def giving_way(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a file without those that conflict with what is asked for: then the default holds."""
+    kept = dict(values)
+    for wins, yields, conflict in _YIELDING:
+        if wins in given and yields in kept and yields not in given:
+            with suppress(TypeError, ZeroDivisionError):  # of values that are no numbers; that is said elsewhere
+                if conflict({**kept, **given}):
+                    del kept[yields]
+    return kept

@@ -1,0 +1,106 @@
+"""Files that are no plain UTF-8 lines: recognised by their names and first bytes, with what to do about them."""
+
+from __future__ import annotations
+
+import gzip
+import shlex
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from sixfold.config.schema import Data
+
+_FIRST = 1 << 16  # bytes of a first line that are looked at
+_UNREAD = {  # endings of training text that nothing here reads
+    ".csv": "holds comma-separated values, which are not read: write it as a .tsv, with tabs between, or a .jsonl",
+    ".json": "is a JSON document, which is not read: write it as a .jsonl, one object on each line "
+    "(jq -c '.[]' {file} > {stem}.jsonl); if it has one on each line already, give it a name that ends in .jsonl",
+}
+_NOT_LINES = {  # endings of files where each line is more than a text
+    ".csv": "comma-separated values: save the column with the text as a file of its own",
+    ".tsv": "columns with tabs between: take the text out first (cut -f 1 {file} > {stem}.txt)",
+    ".json": "a JSON document: take the texts out first (jq -r '.[].source' {file} > {stem}.txt)",
+    ".jsonl": "JSON records: take the texts out first (jq -r .source {file} > {stem}.txt)",
+}
+_SIGNATURES = {
+    b"\x1f\x8b": "is compressed by gzip: give it a name that ends in .gz",
+    b"PK\x03\x04": "is a ZIP archive, or a document such as .docx or .xlsx: save its text as plain UTF-8 text",
+    b"%PDF-": "is a PDF: save its text as plain UTF-8 text",
+}
+_COLUMNS = """
+source target src tgt trg text translation input output question answer word pronunciation sentence1 sentence2
+english french german spanish italian portuguese dutch polish russian chinese japanese korean turkish arabic
+ar bg ca cs da de el en es et fa fi fr he hi hr hu id is it ja ko lt lv nl no pl pt ro ru sk sl sr sv tr uk vi zh
+"""  # what columns are called, in lower case
+
+
+def refuse_unread(name: str, key: str) -> None:
+    """Raise a ValueError if this is a file of a kind that training can't read."""
+    ending, path = _ending(name), Path(name).expanduser()
+    if ending in _UNREAD and path.is_file():
+        raise ValueError(f"{key}: {name} {_filled(_UNREAD[ending], name)}")
+
+
+def refuse_records(path: Path) -> None:
+    """Raise a ValueError if the name says that lines of this file are more than a text each."""
+    if (ending := _ending(path.name)) in _NOT_LINES:
+        raise ValueError(
+            f"each line that is read must be a text, but {path} holds {_filled(_NOT_LINES[ending], str(path))}"
+        )
+
+
+def refuse_bytes(first_line: bytes, name: str) -> None:
+    """Raise a ValueError if a file that begins so is no UTF-8 text, where its kind is known."""
+    for signature, what in _SIGNATURES.items():
+        if first_line.startswith(signature):
+            raise ValueError(f"{name} {what}")
+    zeros = len(first_line) >= 4 and 3 * first_line.count(0) > len(first_line)
+    if zeros or first_line.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise ValueError(f"{name} is UTF-16, and UTF-8 is read: convert it by iconv -f UTF-16 -t UTF-8 FILE > NEW")
+
+
+def remarks(data: Data, files: Iterable[Path], *, pairs: bool) -> list[str]:
+    """What the first lines of the training, validation and test files should make one look at."""
+    found: list[str] = []
+    for path in dict.fromkeys(files):
+        line = _first_line(path)
+        if line.endswith(b"\r\n"):
+            found.append(
+                f"note: {path} has Windows line ends (\\r\\n); the \\r is part of the line end, not of the text"
+            )
+        if pairs and _ending(path.name) == ".tsv":
+            found += _header(path, line, data)
+    return found
+
+
+def _header(path: Path, line: bytes, data: Data) -> list[str]:
+    """A remark if the first line of a table, which is read as text, has the names of columns."""
+    numbers = data.source or "1", data.target or "2"
+    cells = line.decode(errors="replace").rstrip("\r\n").split("\t")
+    if not all(number.isdecimal() and 1 <= int(number) <= len(cells) for number in numbers):
+        return []
+    source, target = (cells[int(number) - 1] for number in numbers)
+    if not {source.strip().lower(), target.strip().lower()} <= {*_COLUMNS.split()}:
+        return []
+    named = f"--data.source {shlex.quote(source)} --data.target {shlex.quote(target)}"
+    return [
+        f"warning: {path}, line 1: {source!r} and {target!r} look like names of columns, but are read as text; "
+        f"{named} leaves the line out"
+    ]
+
+
+def _first_line(path: Path) -> bytes:
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+            return file.readline(_FIRST).removeprefix(b"\xef\xbb\xbf")
+    except (OSError, EOFError, zlib.error):  # who reads it whole says so
+        return b""
+
+
+def _ending(name: str) -> str:
+    return Path(name.lower().removesuffix(".gz")).suffix
+
+
+def _filled(text: str, name: str) -> str:
+    stem = Path(name.removesuffix(".gz")).stem
+    return text.format(file=shlex.quote(name), stem=shlex.quote(stem))

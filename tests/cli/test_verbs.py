@@ -1,0 +1,30 @@
+"""Verbs that do not exist."""
+
+import pytest
+
+from sixfold.cli.app import app
+
+
+@pytest.mark.parametrize("verb", ["serve", "import", "explore", "study", "evaluate"])
+def test_a_verb_that_does_not_exist_is_answered_by_those_that_do(sixfold, verb):
+    code, out, err = sixfold(verb)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert f"there is no verb {verb!r}; there are " in err
+    existing = err.partition("there are ")[2].strip().split(", ")
+    assert len(existing) == len(app.registered_commands) + len(app.registered_groups)
+    assert {"train", "translate", "score", "prepare"} < {*existing}
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["transalte"], "translate"),
+        (["scroe"], "score"),
+        (["trian"], "train"),
+        (["prepare", "libreofice"], "libreoffice"),
+    ],
+)
+def test_a_typo_is_answered_by_the_verb_that_was_meant(sixfold, typed, meant):
+    code, _, err = sixfold(*typed)
+    assert code == 2
+    assert f"did you mean {meant!r}?" in err
