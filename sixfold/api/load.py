@@ -33,7 +33,7 @@ def load(
     imports: Sequence[str | Path] = (),
     settings: Mapping[str, Any] | None = None,
 ) -> Any:
-    """A Translator, or for a language model a Writer. Several runs with one vocabulary become an ensemble.
+    """A Translator, or for a language model a Generator. Several runs with one vocabulary become an ensemble.
 
     >>> sixfold.load("runs/mine").translate(["a line"], beam_size=4)
     >>> sixfold.load(["runs/one", "runs/two"]).translate(["a line"])

@@ -12,35 +12,19 @@ from sixfold.cli.app import app
 from sixfold.cli.lines import ending_well, tell
 from sixfold.cli.options import AsJson, Device, Import, print_json
 from sixfold.terminal import console, printable, table
+from sixfold.verify.keys import KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sixfold.verify.equality import Finding
 
-_NAMES = (  # of what torch would have to be imported for
-    *(
-        "weights",
-        "checkpoints",
-        "tokenizers",
-        "cache",
-        "batch",
-        "int8",
-        "attention",
-        "text",
-        "micro-batches",
-        "processes",
-        "resume",
-    ),
-    *("export", "loss", "score"),
-)
-
 
 @app.command()
 def verify(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run, or of a model.")],
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="NAME", help=f"May be given often: {', '.join(_NAMES)}.")
+        list[str] | None, typer.Option("--only", metavar="NAME", help=f"May be given often: {', '.join(KEYS)}.")
     ] = None,
     device: Device = "auto",
     imports: Import = None,

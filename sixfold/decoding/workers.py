@@ -49,7 +49,7 @@ def in_processes(
     first: int = FIRST,
     start: int = 1,
 ) -> Iterator[Translation]:
-    """What `Translator.stream` or `Writer.stream_many` gives, computed by others. Windows are of lines for each."""
+    """What `Translator.stream` or `Generator.stream_many` gives, computed by others. Windows are of lines for each."""
     if origin is None:
         raise ValueError("workers load runs from their directories: use sixfold.load(RUN), or workers=0")
     if workers < 0:

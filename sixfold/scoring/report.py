@@ -98,26 +98,11 @@ def score_texts(hypotheses: Hypotheses, references: References, metrics: Iterabl
     ]
 
 
-def score_files(hypotheses: Path, references: Sequence[Path], metrics: Iterable[Metric]) -> list[Result]:
-    """The same of files: a line is a text, and each file of references has one for every line."""
-    texts = read_texts(hypotheses)
-    return score_texts(texts, read_references(references, hypotheses, len(texts)), metrics)
-
-
 def compare_texts(
     first: Hypotheses, second: Hypotheses, references: References, metrics: Iterable[Metric], **options: int
 ) -> list[Comparison]:
     """Two systems by each metric; options are those of `compare`."""
     return [compare(first, second, references, metric, **options) for metric in metrics]
-
-
-def compare_files(
-    first: Path, second: Path, references: Sequence[Path], metrics: Iterable[Metric], **options: int
-) -> list[Comparison]:
-    texts = {path: read_texts(path) for path in (first, second)}
-    check_counts({path: len(lines) for path, lines in texts.items()})
-    truth = read_references(references, first, len(texts[first]))
-    return compare_texts(texts[first], texts[second], truth, metrics, **options)
 
 
 def comparison_rows(comparison: Comparison, first: str = "first", second: str = "second") -> list[tuple[str, str, str]]:

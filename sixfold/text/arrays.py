@@ -65,12 +65,6 @@ class Examples:
         return len(self.target)
 
 
-def ragged_from(rows: Sequence[Sequence[int]], words: int = 1 << 16) -> Ragged:
-    """Rows that are in memory already."""
-    offsets = np.cumsum([0, *(len(row) for row in rows)])
-    return Ragged(np.fromiter(chain.from_iterable(rows), id_type(words)), offsets.astype(np.int64))
-
-
 def id_type(words: int) -> np.dtype[Any]:
     """The smallest type that holds the ids of a vocabulary."""
     return np.dtype(np.uint16 if words <= 1 << 16 else np.uint32)

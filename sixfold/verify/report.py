@@ -10,24 +10,16 @@ from sixfold.core.names import unknown
 from sixfold.spec.registry import import_file
 from sixfold.verify import decoding, export, files, scores, training
 from sixfold.verify.equality import Equality, Finding
+from sixfold.verify.keys import KEYS
 from sixfold.verify.subject import VerifiedRun
 
-EQUALITIES: tuple[Equality, ...] = (
-    files.weights,
-    files.checkpoints,
-    files.tokenizers,
-    decoding.cache,
-    decoding.batch,
-    decoding.int8,
-    decoding.attention,
-    files.text,
-    training.micro_batches,
-    training.processes,
-    training.resume,
-    export.exported,
-    scores.loss,
-    scores.score,
+_MEASURED = (
+    *(files.weights, files.checkpoints, files.tokenizers, files.text),
+    *(decoding.cache, decoding.batch, decoding.int8, decoding.attention),
+    *(training.micro_batches, training.processes, training.resume),
+    *(export.exported, scores.loss, scores.score),
 )
+EQUALITIES: tuple[Equality, ...] = tuple(sorted(_MEASURED, key=lambda each: KEYS.index(each.key)))
 
 
 def choose(keys: Sequence[str] = ()) -> list[Equality]:

@@ -6,12 +6,12 @@ import pytest
 
 from sixfold.scoring.metrics import METRICS
 from sixfold.scoring.report import (
-    compare_files,
+    check_counts,
+    compare_texts,
     comparison_rows,
     find_metrics,
     read_references,
     read_texts,
-    score_files,
     score_texts,
 )
 
@@ -31,7 +31,7 @@ def test_files_are_scored_as_their_lines(write):
     truth = [("a b c e", "a b c d"), ("x", "y"), ("a\u2028b\x85c\x0cd", "z")]
     texts = ["a b c d", "", "a\u2028b\x85c\x0cd"]
     metrics = find_metrics("exact_match,bleu, pronunciation")
-    results = score_files(said, right, metrics)
+    results = score_texts(read_texts(said), read_references(right, said, 3), metrics)
     assert results == score_texts(texts, truth, metrics)
     assert [result.name for result in results] == [
         "exact_match",
@@ -48,15 +48,14 @@ def test_files_are_scored_as_their_lines(write):
 
 def test_counts_that_differ_are_named(write):
     two, three = write("two.txt", "a\nb\n"), write("three.txt", "a\nb\n\n")
-    metrics = find_metrics("bleu")
     with pytest.raises(ValueError, match=r"two\.txt has 2 lines, but .*three\.txt has 3"):
-        score_files(two, [two, three], metrics)
+        read_references([two, three], two, 2)
     with pytest.raises(ValueError, match=r"three\.txt has 3 lines, but .*two\.txt has 2"):
         read_references([three, two])
     with pytest.raises(ValueError, match=r"two\.txt has 2 lines, but .*three\.txt has 3"):
-        compare_files(two, three, [two], metrics)
+        check_counts({two: 2, three: 3})
     with pytest.raises(ValueError, match="give at least one file"):
-        score_files(two, [], metrics)
+        read_references([], two, 2)
 
 
 def test_bad_files_are_named(write, tmp_path):
@@ -88,12 +87,13 @@ def test_two_files_are_compared(write):
         write("first", "a\nx\nx\nx\n"),
         write("second", "a\nb\nc\nd\n"),
     )
-    (found,) = compare_files(first, second, [right], find_metrics("exact_match"), resamples=20)
+    first, second, truth = read_texts(first), read_texts(second), read_references([right])
+    (found,) = compare_texts(first, second, truth, find_metrics("exact_match"), resamples=20)
     assert (found.first.value, found.second.value, found.p_randomisation) == (25.0, 100.0, 0.25)
     rows = comparison_rows(found, "first", "second")
     assert rows[2][:2] == ("second − first", "+75.00")
     assert rows[4] == ("p, approximate randomisation", "0.2500", "all exchanges")
     assert json.loads(json.dumps(found.json()))["difference"]["value"] == 75.0
-    (same,) = compare_files(first, first, [right], find_metrics("bleu"), resamples=20)
+    (same,) = compare_texts(first, first, truth, find_metrics("bleu"), resamples=20)
     assert same.p_bootstrap == 1.0
     assert comparison_rows(same)[-1] == ("signature", "", METRICS["bleu"].signature([("a",)]))

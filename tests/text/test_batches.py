@@ -12,12 +12,18 @@ from torch import Tensor
 
 from sixfold.core.batch import Batch
 from sixfold.core.ids import BOS, EOS, PAD
-from sixfold.text.arrays import Array, Examples, Ragged, RowRange, ragged_from
+from sixfold.text.arrays import Array, Examples, Ragged, RowRange
 from sixfold.text.batches import Batches, in_order
 from sixfold.text.bucketing import Lengths, deal, make_tiles, plan_epoch
 from sixfold.text.tokenizer import MASK
 
 WORDS = 50_000
+
+
+def ragged_from(rows):
+    """Rows that are in memory already."""
+    offsets = np.cumsum([0, *map(len, rows)])
+    return Ragged(np.concatenate([np.array(row, np.uint16) for row in rows]), offsets.astype(np.int64))
 
 
 def corpus(number: int, *, groups: Sequence[RowRange] | None = None) -> Examples:
