@@ -4,8 +4,25 @@ import pytest
 import torch
 
 from sixfold.cli import main
+from tests.support import covering
 
 torch.set_num_threads(1)  # tests run side by side, and one thread adds up in one order
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        covering.OPTION,
+        action="store_true",
+        help="every form of every part in every test, instead of one (see tests/support/covering.py)",
+    )
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "covering: a test of parts in a covering design (tests/support/covering.py)")
+
+
+def pytest_generate_tests(metafunc):
+    covering.parametrize(metafunc)
 
 
 @pytest.fixture

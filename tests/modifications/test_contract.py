@@ -1,6 +1,7 @@
 """What every model promises, whatever its modifications: equalities of two routes.
 
-The tests are parametrised over the registry, so that a new modification inherits them.
+The tests are parametrised over the registry, so that a new modification inherits them: causality, cached = uncached
+and alone = in company in every kind of model that it serves, the others in one form each (tests/support/covering.py).
 """
 
 import copy
@@ -11,52 +12,13 @@ import torch
 
 from sixfold import PAD, Batch, Cache, Tap, load_model, save
 from sixfold.core.memory import Memory
-from tests.support.small import (
-    COMBINATIONS,
-    MODIFICATIONS,
-    NORMS,
-    POSITIONS,
-    VOCAB,
-    applies,
-    assert_close,
-    moved_model,
-    pad,
-    random_ids,
-    random_rows,
-    seeded,
-)
+from tests.support.architectures import KINDS, WRITERS, architectures, with_attention
+from tests.support.covering import covering
+from tests.support.small import VOCAB, assert_close, moved_model, pad, random_ids, random_rows, seeded
 
-KINDS = ("encoder_decoder", "decoder_only", "encoder_only")
-WRITERS = KINDS[:2]
 SIDES = ("left", "right")
 
 made = cache(moved_model)  # tests that only read a model share it
-
-
-def with_attention(*kinds, norms=NORMS):
-    """Models whose self-attention is the plain one: kinds × positions × norms."""
-    return pytest.mark.parametrize(("kind", "modifications"), _with_attention(kinds, norms))
-
-
-def models(*kinds, norms=NORMS):
-    """These, models with each other modification alone, and with some three at once."""
-    known = {wish for several in (*POSITIONS.values(), *NORMS.values()) for wish in several}
-    others = [
-        pytest.param(kind, wishes, id=f"{kind}-{'+'.join(wishes)}")
-        for kind in kinds
-        for wishes in [(wish,) for wish in MODIFICATIONS if wish not in known] + COMBINATIONS
-        if applies(kind, *wishes)
-    ]
-    return pytest.mark.parametrize(("kind", "modifications"), _with_attention(kinds, norms) + others)
-
-
-def _with_attention(kinds, norms):
-    return [
-        pytest.param(kind, (*POSITIONS[position], *NORMS[norm]), id=f"{kind}-{position}-{norm}".replace(" ", "_"))
-        for kind in kinds
-        for position in POSITIONS
-        for norm in norms
-    ]
 
 
 # Reading and writing, whatever the kind -------------------------------------------------------------
@@ -105,7 +67,7 @@ def surround(ids, pads, side, generator):
 # Causality -------------------------------------------------------------------------------------------
 
 
-@models(*WRITERS)
+@covering(architectures(*WRITERS), every="kind")
 def test_no_state_depends_on_a_later_input(kind, modifications):
     model, generator = made(kind, modifications), seeded(1)
     memory = (model.encode(random_ids(2, 4, generator)),) if kind == "encoder_decoder" else ()
@@ -123,8 +85,7 @@ def test_no_state_depends_on_a_later_input(kind, modifications):
 # Padding ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("side", SIDES)
-@models(*KINDS)
+@covering(architectures(*KINDS), side=SIDES)
 def test_padding_does_not_change_the_real_states(kind, modifications, side):
     model, generator = made(kind, modifications), seeded(2)
     row = random_ids(1, 5, generator)[0]
@@ -134,8 +95,7 @@ def test_padding_does_not_change_the_real_states(kind, modifications, side):
         assert_close(states_of(model, ids, real)[real][None], expected)
 
 
-@pytest.mark.parametrize("side", SIDES)
-@models("encoder_decoder")
+@covering(architectures("encoder_decoder"), side=SIDES)
 def test_padding_of_the_source_does_not_change_the_memory_nor_its_reader(kind, modifications, side):
     model, generator = made(kind, modifications), seeded(3)
     source, target = random_ids(1, 5, generator)[0], random_ids(1, 4, generator)
@@ -147,8 +107,7 @@ def test_padding_of_the_source_does_not_change_the_memory_nor_its_reader(kind, m
         assert_close(model.decode(target, padded), model.decode(target, memory))
 
 
-@pytest.mark.parametrize("side", SIDES)
-@models(*KINDS, norms=("pre-norm",))
+@covering(architectures(*KINDS), every="kind", side=SIDES)
 def test_a_pad_is_padding_unless_said_otherwise(kind, modifications, side):
     model, generator = made(kind, modifications), seeded(4)
     rows, sources = random_rows((5, 2), generator), random_rows((2, 4), generator)
@@ -157,7 +116,7 @@ def test_a_pad_is_padding_unless_said_otherwise(kind, modifications, side):
         assert_close(got[real], alone(model, source, row))
 
 
-@models(*KINDS, norms=("pre-norm",))
+@covering(architectures(*KINDS))
 def test_a_pad_that_is_said_to_be_real_is_a_word(kind, modifications):
     model = made(kind, modifications)
     ids = torch.tensor([[5, PAD, 7]])
@@ -172,7 +131,7 @@ def test_padding_does_not_change_the_class(side):
     assert_close(model.classify(pad(rows, side)), torch.cat([model.classify(row[None]) for row in rows]))
 
 
-@models(*KINDS)
+@covering(architectures(*KINDS))
 def test_a_row_of_padding_has_finite_states_and_gradients(kind, modifications):
     model = moved_model(kind, modifications)
     ids = torch.stack([random_ids(1, 4, seeded(6))[0], torch.zeros(4, dtype=torch.long)])
@@ -227,7 +186,7 @@ def running(kind, modifications, lengths=(4, 2, 5)):
     return Running(made(kind, modifications), random_rows(lengths, seeded(8)))
 
 
-@models(*WRITERS)
+@covering(architectures(*WRITERS), every="kind")
 @torch.no_grad()
 def test_token_by_token_through_a_cache_is_the_whole_at_once(kind, modifications):
     rows = running(kind, modifications)
@@ -236,7 +195,7 @@ def test_token_by_token_through_a_cache_is_the_whole_at_once(kind, modifications
     rows.assert_as_if_alone()
 
 
-@models(*WRITERS)
+@covering(architectures(*WRITERS))
 @torch.no_grad()
 def test_chunks_through_a_cache_are_the_whole_at_once(kind, modifications):
     rows = running(kind, modifications)
@@ -245,7 +204,7 @@ def test_chunks_through_a_cache_are_the_whole_at_once(kind, modifications):
     rows.assert_as_if_alone()
 
 
-@models(*WRITERS)
+@covering(architectures(*WRITERS))
 @torch.no_grad()
 def test_selected_rows_go_on_as_if_alone(kind, modifications):
     rows = running(kind, modifications)
@@ -257,8 +216,7 @@ def test_selected_rows_go_on_as_if_alone(kind, modifications):
     rows.assert_as_if_alone()
 
 
-@pytest.mark.parametrize("left", [[1, 0], [0, 0]], ids=["ragged", "even"])
-@models(*WRITERS, norms=("pre-norm",))
+@covering(architectures(*WRITERS), left={"ragged": [1, 0], "even": [0, 0]})
 @torch.no_grad()
 def test_rows_go_on_without_the_longest(kind, modifications, left):
     rows = running(kind, modifications)
@@ -269,7 +227,7 @@ def test_rows_go_on_without_the_longest(kind, modifications, left):
     rows.assert_as_if_alone()
 
 
-@models(*WRITERS)
+@covering(architectures(*WRITERS))
 @torch.no_grad()
 def test_hypotheses_share_the_memory_of_their_sentence(kind, modifications):
     rows = running(kind, modifications, lengths=(4, 2))
@@ -288,7 +246,7 @@ def test_hypotheses_share_the_memory_of_their_sentence(kind, modifications):
     rows.assert_as_if_alone()
 
 
-@models(*WRITERS, norms=("pre-norm",))
+@covering(architectures(*WRITERS))
 @torch.no_grad()
 def test_hypotheses_may_begin_before_the_first_step_and_have_different_lengths(kind, modifications):
     rows = running(kind, modifications, lengths=(4, 2))
@@ -305,9 +263,7 @@ def test_one_line_of_hypotheses_has_one_sentence():
         Cache(rows=2).select(torch.tensor([[0, 1]]))
 
 
-@pytest.mark.parametrize("garbage", [False, True], ids=["PAD", "garbage"])
-@pytest.mark.parametrize("side", SIDES)
-@models(*WRITERS)
+@covering(architectures(*WRITERS), every="kind", side=SIDES, garbage={"PAD": False, "garbage": True})
 @torch.no_grad()
 def test_prefixes_of_different_length_go_on_in_one_batch(kind, modifications, side, garbage):
     rows = running(kind, modifications)
@@ -318,7 +274,7 @@ def test_prefixes_of_different_length_go_on_in_one_batch(kind, modifications, si
     rows.assert_as_if_alone()
 
 
-@models(*WRITERS, norms=("pre-norm",))
+@covering(architectures(*WRITERS))
 @torch.no_grad()
 def test_a_row_may_pause(kind, modifications):
     rows = running(kind, modifications)
@@ -327,8 +283,7 @@ def test_a_row_may_pause(kind, modifications):
     rows.assert_as_if_alone()
 
 
-@pytest.mark.parametrize("started", [0, 1, 6], ids=["fresh", "behind", "ahead"])
-@models(*WRITERS)
+@covering(architectures(*WRITERS), started={"fresh": 0, "behind": 1, "ahead": 6})
 @torch.no_grad()
 def test_a_row_may_join_a_running_batch(kind, modifications, started):
     rows, newcomer = running(kind, modifications), running(kind, modifications, lengths=(7,))
@@ -344,7 +299,7 @@ def test_a_row_may_join_a_running_batch(kind, modifications, started):
     rows.assert_as_if_alone()
 
 
-@models(*WRITERS, norms=("pre-norm",))
+@covering(architectures(*WRITERS))
 @torch.no_grad()
 def test_a_running_batch_may_join_a_fresh_row(kind, modifications):
     rows, fresh = running(kind, modifications), running(kind, modifications, lengths=(1,))
@@ -355,7 +310,7 @@ def test_a_running_batch_may_join_a_fresh_row(kind, modifications):
     fresh.assert_as_if_alone()
 
 
-@models(*WRITERS, norms=("pre-norm",))
+@covering(architectures(*WRITERS))
 @torch.no_grad()
 def test_beams_of_equal_width_join(kind, modifications):
     rows, others = running(kind, modifications, lengths=(4,)), running(kind, modifications, lengths=(2, 6))
@@ -394,7 +349,7 @@ def test_what_cannot_be_joined_is_refused():
         Cache(rows=1).join(Cache(Memory((torch.zeros(1, 2, 16),), None)))
 
 
-@models(*WRITERS, norms=("pre-norm",))
+@covering(architectures(*WRITERS))
 @torch.no_grad()
 def test_a_step_leaves_the_cache_it_was_selected_from_as_it_was(kind, modifications):
     rows = running(kind, modifications)
@@ -410,7 +365,7 @@ def test_a_step_leaves_the_cache_it_was_selected_from_as_it_was(kind, modificati
 # Saved and loaded ------------------------------------------------------------------------------------
 
 
-@models(*KINDS)
+@covering(architectures(*KINDS))
 @torch.no_grad()
 def test_a_loaded_model_gives_the_same_bits(kind, modifications, tmp_path):
     model, ids = moved_model(kind, modifications, dtype=torch.float32), random_ids(2, 5, seeded(9))
@@ -437,16 +392,14 @@ def gradients(model, batch, auxiliary=False, **rest):
     return [total.detach(), *(torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.parameters())]
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3], ids=["plain", "dropout"])
-@models(*KINDS)
+@covering(architectures(*KINDS), dropout={"plain": 0.0, "dropout": 0.3})
 def test_recomputing_layers_gives_the_same_gradients(kind, modifications, dropout):
     model, generator = moved_model(kind, modifications, dropout=dropout).train(), seeded(11)
     batch = batch_of(model, random_rows((6, 3), generator), random_rows((2, 5), generator))
     assert_close(*(gradients(model, batch, True, recompute=recompute) for recompute in (True, False)), within=1e-12)
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@models(*KINDS)
+@covering(architectures(*KINDS), smoothing=[0.0, 0.1])
 def test_the_loss_of_a_batch_is_the_sum_of_its_rows_losses(kind, modifications, smoothing):
     model, generator = moved_model(kind, modifications), seeded(12)
     rows, sources = random_rows((6, 3, 4), generator), random_rows((2, 5, 3), generator)
@@ -479,8 +432,7 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("side", SIDES)
-@with_attention(*KINDS)
+@covering(with_attention(*KINDS), every="kind", side=SIDES)
 @torch.no_grad()
 def test_the_fused_route_is_the_explicit_route(kind, modifications, side):
     model, generator = made(kind, modifications), seeded(13)
@@ -492,8 +444,7 @@ def test_the_fused_route_is_the_explicit_route(kind, modifications, side):
         assert_close(explicit[real], states_of(model, ids, source=source)[real])
 
 
-@pytest.mark.parametrize("side", SIDES)
-@with_attention(*KINDS, norms=("pre-norm",))
+@covering(with_attention(*KINDS), side=SIDES)
 @torch.no_grad()
 def test_weights_are_zero_on_what_is_hidden_and_sum_to_one_on_the_rest(kind, modifications, side):
     model, generator = made(kind, modifications), seeded(14)
@@ -524,7 +475,7 @@ def test_a_tap_sees_only_what_it_asked_for():
         Tap(fields=("wieghts",))
 
 
-@with_attention(*WRITERS, norms=("pre-norm",))
+@covering(with_attention(*WRITERS))
 @torch.no_grad()
 def test_a_tap_on_hypotheses_sees_what_it_sees_without_a_cache(kind, modifications):
     model, generator = made(kind, modifications), seeded(16)
@@ -540,7 +491,7 @@ def test_a_tap_on_hypotheses_sees_what_it_sees_without_a_cache(kind, modificatio
 # Switching heads off ---------------------------------------------------------------------------------
 
 
-@with_attention(*KINDS, norms=("pre-norm",))
+@covering(with_attention(*KINDS))
 @torch.no_grad()
 def test_a_gate_of_ones_changes_nothing(kind, modifications):
     model, ids = made(kind, modifications), random_ids(2, 4, seeded(17))
@@ -553,7 +504,7 @@ def part_of(model, name):
     return getattr(getattr(model, "stack" if stack == "only" else stack).layers[int(depth)], part)
 
 
-@with_attention(*KINDS, norms=("pre-norm",))
+@covering(with_attention(*KINDS))
 @torch.no_grad()
 def test_a_gate_of_zero_is_a_head_without_columns_in_the_output_matrix(kind, modifications):
     model, ids = made(kind, modifications), random_ids(2, 4, seeded(18))
@@ -567,7 +518,7 @@ def test_a_gate_of_zero_is_a_head_without_columns_in_the_output_matrix(kind, mod
         assert (run(cut, ids) - run(model, ids)).abs().max() > 1e-6
 
 
-@with_attention(*KINDS, norms=("pre-norm",))
+@covering(with_attention(*KINDS))
 @torch.no_grad()
 def test_a_gate_for_each_row_acts_on_its_row_only(kind, modifications):
     model, ids = made(kind, modifications), random_ids(3, 4, seeded(19))

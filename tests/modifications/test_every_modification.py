@@ -9,9 +9,9 @@ import torch
 import sixfold
 from sixfold import BOS, Batch
 from tests.support.small import (
-    COMBINATIONS,
     MODIFICATIONS,
     VOCAB,
+    combinations,
     moved_model,
     random_ids,
     refusal,
@@ -23,7 +23,7 @@ from tests.support.small import (
 KINDS = ("encoder_decoder", "decoder_only", "encoder_only")
 ALONE = [(wish,) for wish in MODIFICATIONS]
 every = pytest.mark.parametrize("wish", MODIFICATIONS, ids=str)
-every_and_several = pytest.mark.parametrize("wishes", ALONE + COMBINATIONS, ids="+".join)
+every_and_several = pytest.mark.parametrize("wishes", ALONE + combinations(), ids="+".join)
 
 
 def parameters(model):
@@ -72,7 +72,7 @@ def test_it_computes_something_else_than_the_plain_model(wish):
     assert difference((wish,), ()) > 1e-6
 
 
-@pytest.mark.parametrize("wishes", COMBINATIONS, ids="+".join)
+@pytest.mark.parametrize("wishes", combinations(), ids="+".join)
 def test_each_of_several_acts(wishes):
     """Without any one of them, something else is computed: none is lost in what another builds."""
     for wish in wishes:
@@ -143,7 +143,7 @@ class Pass(torch.nn.Module):
         return self.model.log_probs(self.model.decode(target, self.model.encode(source)))
 
 
-@pytest.mark.parametrize("wishes", ALONE + COMBINATIONS[::3], ids="+".join)  # a third: exporting takes a second
+@pytest.mark.parametrize("wishes", ALONE + combinations()[::3], ids="+".join)  # a third: exporting takes a second
 @torch.no_grad()
 def test_it_can_be_exported_or_says_why_not(wishes):
     model = small_model(modifications=wishes, dtype=torch.float32)

@@ -8,6 +8,8 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 import sixfold
+from sixfold.models.build import MODELS
+from sixfold.spec.assemble import assemble
 from sixfold.spec.registry import all_modifications
 
 VOCAB = 50
@@ -82,7 +84,7 @@ def assert_close(left, right, within=1e-9):
 def refusal(kind, *wishes):
     """Why a model of this kind can't be built with these modifications; None if it can."""
     try:
-        sixfold.build(small_sizes(), wishes, kind, device="meta")
+        assemble(small_sizes(), wishes, MODELS[kind])
     except ValueError as error:
         return str(error)
     return None
@@ -93,12 +95,10 @@ def applies(kind, *wishes):
     return (kind == "encoder_decoder" and len(wishes) == 1) or refusal(kind, *wishes) is None
 
 
-def _combinations(number):
+@cache
+def combinations(number=30):
     """Seeded draws of three that go together."""
     triples = list(itertools.combinations(MODIFICATIONS, 3))
     random.Random(1).shuffle(triples)
     possible = (triple for triple in triples if applies("encoder_decoder", *triple))
     return list(itertools.islice(possible, number))
-
-
-COMBINATIONS = _combinations(30)
