@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sixfold.config.schema import read_config
     from sixfold.core.batch import Batch, Losses
     from sixfold.core.ids import BOS, EOS, PAD
+    from sixfold.core.parts import ModelPart
     from sixfold.core.place import Place, Sizes
     from sixfold.core.state import Cache
     from sixfold.core.tap import Tap
@@ -38,6 +39,7 @@ _HOME = {
     "config.schema": ("read_config",),
     "core.batch": ("Batch", "Losses"),
     "core.ids": ("BOS", "EOS", "PAD"),
+    "core.parts": ("ModelPart",),
     "core.place": ("Place", "Sizes"),
     "core.state": ("Cache",),
     "core.tap": ("Tap",),
@@ -63,6 +65,7 @@ __all__ = [
     "EncoderDecoder",
     "EncoderOnly",
     "Losses",
+    "ModelPart",
     "Place",
     "Sizes",
     "Spec",

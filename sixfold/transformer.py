@@ -31,6 +31,7 @@ from sixfold.core.dropout import Dropout
 from sixfold.core.init import normal, truncated
 from sixfold.core.loss import Scored, chunked_cross_entropy
 from sixfold.core.masks import Sight
+from sixfold.core.parts import ModelPart
 from sixfold.core.place import Place, SpecLike
 
 # 1 · Self-attention: every word looks at every word ------------------------------------------------
@@ -70,7 +71,7 @@ def attend_explicitly(
 # 3 · Positions: attention alone cannot tell "man eats dinosaur" from "dinosaur eats man" -------------
 
 
-class Position(nn.Module):
+class Position(ModelPart):
     """Where tokens stand, with four places to act. This base acts nowhere.
 
     Each stack has one (its place has no layer), which embeds, and prepares once per pass what layers
@@ -142,10 +143,10 @@ def look(place: Place, call: Call, q: Tensor, k: Tensor, v: Tensor, sight: Sight
     return call.gate(place, heads)
 
 
-class Attention(nn.Module):
+class Attention(ModelPart):
     """Self-attention: head_h = softmax(Q_h K_hᵀ / √K) V_h;  output = [head_1 … head_H] W_O."""
 
-    map = "softmax"  # what kind of picture its weights are
+    map = "softmax"
     position_places = ("rotate", "bias", "values")  # where it lets a position act
 
     def __init__(self, spec: SpecLike, place: Place):
@@ -164,7 +165,7 @@ class Attention(nn.Module):
         return self.output(merge_heads(look(self.place, call, q, k, v, sight, self.position)))
 
 
-class CrossAttention(nn.Module):
+class CrossAttention(ModelPart):
     """The same with queries from the decoder, and keys and values from the encoder's memory."""
 
     map = "softmax"
@@ -281,7 +282,7 @@ class DecoderLayer(nn.Module):
         return self.around_feed_forward(x, self.feed_forward, call)
 
 
-class Stack(nn.Module):
+class Stack(ModelPart):
     """Layer upon layer. → the states before and after each layer, the last one normed; and the call."""
 
     def __init__(self, spec: SpecLike, place: Place):
@@ -295,6 +296,9 @@ class Stack(nn.Module):
         for depth, layer in enumerate(self.layers):
             states.append(run(layer, states[-1], replace(call, depth=depth)))
         return [*states[:-1], self.final(states[-1])], call
+
+    def units(self) -> nn.ModuleList:
+        return self.layers
 
 
 def run(layer: Callable[[Tensor, Call], Tensor], x: Tensor, call: Call) -> Tensor:

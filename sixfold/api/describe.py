@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -85,6 +86,7 @@ def _model(run: Run, config: Config | None) -> dict[str, Any]:
         "kind": model.kind,
         "sizes": asdict(model.sizes),
         "modifications": [{chosen.name: dict(chosen.options)} for chosen in model.assembly.modifications],
+        "maps": dict(Counter(model.maps.values())),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "weights": (run.directory / model_files.WEIGHTS).exists(),
     }
@@ -202,6 +204,7 @@ def _architecture(model: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return [
         ("architecture", f"{model['kind']}, {layers} layers, {widths}, dropout {sizes['dropout']:g}"),
         ("modifications", ", ".join(chosen) or "none"),
+        ("attention", ", ".join(f"{kind} in {number}" for kind, number in model["maps"].items()) or "none"),
         ("vocabulary", ", ".join(f"{key} {value:,}" for key, value in words.items())),
         ("parameters", f"{model['parameters']:,}{'' if model['weights'] else ', no weights yet'}"),
     ]

@@ -30,7 +30,7 @@ _TOKENS = 8192  # source and target tokens that are read together
 
 def watched_layer(model: Model) -> str | None:
     """The name of the cross-attention that alignments are read from; None if a model has none."""
-    names = [name for name in model.attentions if fnmatchcase(name, _CROSS)]
+    names = [name for name, kind in model.maps.items() if kind == "softmax" and fnmatchcase(name, _CROSS)]
     return names[max(len(names) - 2, 0)] if names else None
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sixfold.config.schema import Decoding
 from sixfold.core.ids import BOS, PAD
+from sixfold.core.parts import declared
 from sixfold.decoding.alignment import watched_layer
 from sixfold.decoding.cpu.int8 import quantised
 from sixfold.decoding.cpu.step import make_step
@@ -156,7 +157,7 @@ def check_demands(
 
 
 def _looks_at_each_token(model: Model) -> bool:
-    return watched_layer(model) is not None and all(getattr(part, "keeps_length", True) for part in model.modules())
+    return watched_layer(model) is not None and all(declared(part).keeps_length for part in model.modules())
 
 
 def never_written(tokenizer: Tokenizer) -> tuple[int, ...]:

@@ -68,8 +68,8 @@ class ModelStep:
     def __init__(self, model: Model, watch: str | None = None):
         if model.kind not in ("encoder_decoder", "decoder_only"):
             raise ValueError(f"an {model.kind} model writes no text")
-        if watch is not None and watch not in model.attentions:
-            raise ValueError(f"there is no attention {watch!r} to watch; there are {', '.join(model.attentions)}")
+        if watch is not None and watch not in model.maps:
+            raise ValueError(f"there is no attention {watch!r} to watch; there are {', '.join(model.maps)}")
         self.model: Any = model
         self.watch = watch
         self.device = next(model.parameters()).device

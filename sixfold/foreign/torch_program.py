@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from sixfold.core.ids import BOS, EOS
+from sixfold.core.parts import declared
 from sixfold.decoding.step import padded
 from sixfold.foreign.plain_cache import Layout, SourceProgram, StepProgram, encode, read
 from sixfold.models.model import Model
@@ -78,10 +79,13 @@ def _most(model: Model, stack: str) -> int:
 
 
 def _save(model: Model, make: Callable[[], ExportedProgram], path: Path) -> None:
+    names = ", ".join(each.name for each in model.assembly.modifications) or "this model"
+    for part in model.modules():
+        if why := declared(part).not_exported:
+            raise ValueError(f"{names} can't be exported to torch: {why} ({type(part).__name__})")
     try:
         program = make()
     except Exception as error:  # torch has a hundred kinds, and says which line it could not trace
-        names = ", ".join(each.name for each in model.assembly.modifications) or "this model"
         first = str(error).strip().partition("\n")[0]
         raise ValueError(f"{names} can't be exported to torch: torch.export says {first!r:.200}") from None
     _leave_out_unused(program)

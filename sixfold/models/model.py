@@ -26,6 +26,7 @@ from sixfold.core.inputs import (
     check_tap,
     check_targets,
 )
+from sixfold.core.parts import Map, declared
 from sixfold.core.place import Place
 from sixfold.spec.assemble import Assembly
 from sixfold.spec.spec import Group, Spec
@@ -56,14 +57,17 @@ class Model(nn.Module):
         """After all parts are there."""
         self._init(self, spec)
         self.limits: dict[str, int] = {}  # the most positions a stack can tell apart, where a part sets a limit
-        self.attentions: dict[str, int] = {}  # "decoder.3.cross" → heads: what a tap can watch and gates can scale
-        for part in self.modules():
-            place, limit = getattr(part, "place", None), getattr(part, "limit", None)
-            if place is not None and limit is not None:
+        self.attentions: dict[str, int] = {}  # "decoder.3.cross" → heads, which gates can scale
+        self.maps: dict[str, Map] = {}  # of these, what a tap sees
+        for part in map(declared, self.modules()):
+            place, limit = part.place, part.limit
+            if place is None:
+                continue
+            if limit is not None:
                 self.limits[place.stack] = min(limit, self.limits.get(place.stack, limit))
-            heads = getattr(part, "heads", None)
-            if place is not None and heads is not None:
-                self.attentions.update({f"{place.stack}.{i}.{place.name}": heads for i in range(place.layers)})
+            names = [f"{place.stack}.{i}.{place.name}" for i in range(place.layers)]
+            self.attentions.update({name: part.heads for name in names if part.heads})
+            self.maps.update({name: part.map for name in names if part.map != "none"})
 
     def groups(self) -> list[Group]:
         """The parameters as the optimiser should treat them."""

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from sixfold.core.call import Call
+from sixfold.core.parts import ModelPart
 from sixfold.core.place import Place, Sizes
 from sixfold.spec.registry import modification
 from sixfold.spec.spec import Spec
 from sixfold.transformer import Stack, run
 
 
-class SharedStack(nn.Module):
+class SharedStack(ModelPart):
     """x ← Layer(x), as often as there would be layers. → the states before and after each; and the call."""
 
     def __init__(self, spec: Spec, place: Place):
@@ -29,6 +30,9 @@ class SharedStack(nn.Module):
         for depth in range(self.times):
             states.append(run(self.layer, states[-1], replace(call, depth=depth)))
         return [*states[:-1], self.final(states[-1])], call
+
+    def units(self) -> tuple[nn.Module]:
+        return (self.layer,)
 
 
 def one_layer(spec: Spec, place: Place, who: str) -> nn.Module:

@@ -10,13 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sixfold.core.call import Call
+from sixfold.core.parts import ModelPart
 from sixfold.core.place import Place
 from sixfold.spec.registry import modification
 from sixfold.spec.spec import Spec
 from sixfold.transformer import Attention, EncoderLayer, Residual, look, merge_heads, run, split_heads
 
 
-class FunnelStack(nn.Module):
+class FunnelStack(ModelPart):
     """Blocks of layers; in the first layer of each but the first, `pool` neighbours become their mean."""
 
     keeps_length = False  # its states can't be added up
@@ -45,6 +46,9 @@ class FunnelStack(nn.Module):
             if isinstance(layer, NarrowingLayer):
                 call = shortened(here, states[-2], self.pool)
         return [*states[:-1], self.final(states[-1])], call
+
+    def units(self) -> nn.ModuleList:
+        return self.layers
 
 
 class NarrowingLayer(EncoderLayer):

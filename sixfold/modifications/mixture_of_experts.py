@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sixfold.core.call import Call
+from sixfold.core.parts import ModelPart
 from sixfold.core.place import Place, Sizes
 from sixfold.modifications._shared import experts as shared
 from sixfold.modifications._shared.experts import (
@@ -29,7 +30,7 @@ from sixfold.spec.registry import modification
 from sixfold.spec.spec import Spec
 
 
-class MixtureOfExperts(nn.Module):
+class MixtureOfExperts(ModelPart):
     """y = g₁ F_e₁(x) + g₂ F_e₂(x), with the two largest of p = softmax(x W_g) as g, made to sum to 1."""
 
     batch_dependent = True

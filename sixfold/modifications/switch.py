@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sixfold.core.call import Call
+from sixfold.core.parts import ModelPart
 from sixfold.core.place import Place, Sizes
 from sixfold.modifications._shared import experts as shared
 from sixfold.modifications._shared.experts import (
@@ -29,7 +30,7 @@ from sixfold.spec.registry import modification
 from sixfold.spec.spec import Spec
 
 
-class Switch(nn.Module):
+class Switch(ModelPart):
     """y = p_e F_e(x), with e the largest of p = softmax(x W_g)."""
 
     batch_dependent = True

@@ -12,18 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from sixfold.core.dropout import Dropout
+from sixfold.core.parts import ModelPart
 from sixfold.core.place import Place, Sizes
 from sixfold.spec.registry import modification
 from sixfold.spec.spec import Spec
 
 
-class Transparent(nn.Module):
+class Transparent(ModelPart):
     """z_j = Σ_i s_ij e_i,   s_·j = softmax_i(W_ij): one memory z_j for each decoder layer j"""
+
+    needs_one_length = True
 
     def __init__(self, spec: Spec, place: Place):
         super().__init__()
-        if not getattr(getattr(spec.stack, "func", spec.stack), "keeps_length", True):
-            raise ValueError("transparent_attention adds up the states of all encoder layers; a funnel shortens them")
         states = spec.sizes.encoder_layers + 1
         self.weight = nn.Parameter(torch.empty(states, place.layers))  # W (I, J)
         nn.init.normal_(self.weight, std=states**-0.5)

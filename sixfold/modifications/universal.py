@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sixfold.core.call import Call
+from sixfold.core.parts import ModelPart
 from sixfold.core.place import Place, Sizes
 from sixfold.modifications._shared.adaptive_computation import Halting, Pondered
 from sixfold.modifications.block_sharing import one_layer
@@ -20,7 +21,7 @@ from sixfold.transformer import LastState, Sinusoid, run
 Clock = Callable[[Spec, Place], nn.Module]  # the part is called with (x, step, call) before each step
 
 
-class UniversalStack(nn.Module):
+class UniversalStack(ModelPart):
     """h_t = Layer(clock_t(h_{t−1})), one Layer for all steps t; with halting, Σ_t weight_t h_t comes out."""
 
     def __init__(self, spec: Spec, place: Place, steps: int, clock: Clock, halting: bool = False):
@@ -49,6 +50,9 @@ class UniversalStack(nn.Module):
         if self.halting is not None and call.losses is not None:
             call.losses.append(pondered.loss(call))
         return [*states[:-1], self.final(states[-1] if self.halting is None else pondered.mean)], call
+
+    def units(self) -> tuple[nn.Module]:
+        return (self.layer,)
 
 
 def universal_stack(spec: Spec, place: Place, steps: int | None, halting: bool) -> UniversalStack:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from sixfold.core.init import SkipInitOnMeta
+from sixfold.core.parts import declared, unheard
 from sixfold.core.place import Sizes
 from sixfold.spec.registry import Chosen, changed_slots, choose, find
 from sixfold.spec.spec import SLOTS, Spec
@@ -48,7 +49,8 @@ def assemble(sizes: Sizes, modifications: Iterable[Any], model: type[nn.Module])
     """Apply the modifications in turn and check the result.
 
     A ValueError says so if two of them claim one slot, if a slot was set and the model never reads it,
-    if a position acts where the chosen attention never asks it, or if a part refuses its place.
+    if a position acts where the chosen attention never asks it, if a stack shortens the text and another part
+    needs it whole, or if a part refuses its place.
     """
     if not isinstance(sizes, Sizes):
         raise ValueError(f"sizes must be sixfold.Sizes, got {type(sizes).__name__}")
@@ -58,7 +60,9 @@ def assemble(sizes: Sizes, modifications: Iterable[Any], model: type[nn.Module])
     with torch.device("meta"), SkipInitOnMeta():
         built = model(recording)
     _all_read(spec, owner, recording.reads, model)
+    _all_heard(built)
     _positions_act(built, owner)
+    _lengths_fit(built, owner)
     return Assembly(model, sizes, chosen, spec)
 
 
@@ -122,9 +126,27 @@ def _all_read(spec: Spec, owner: dict[str, str], reads: set[str], model: type[nn
         raise ValueError(f"{owner[slot]!r} fills the slot {slot!r}, which nothing reads: {why}")
 
 
+def _all_heard(model: nn.Module) -> None:
+    """What a part declares must reach those whom it concerns."""
+    for part in model.modules():
+        if name := unheard(part):
+            raise ValueError(
+                f"{type(part).__name__} declares {name!r}, which only a sixfold.ModelPart can: derive it from that, "
+                f"not from nn.Module"
+            )
+
+
+def _lengths_fit(model: nn.Module, owner: dict[str, str]) -> None:
+    """Nobody shortens what another part needs whole."""
+    parts = [declared(m) for m in model.modules()]
+    if any(part.needs_one_length for part in parts) and not all(part.keeps_length for part in parts):
+        mixing, short = owner.get("bridge", "the bridge"), owner.get("stack", "the encoder")
+        raise ValueError(f"{mixing!r} adds up the states of all encoder layers, and {short!r} shortens them")
+
+
 def _positions_act(model: nn.Module, owner: dict[str, str]) -> None:
     """Wherever a position acts, somebody must call it there."""
-    asked = {place for m in model.modules() for place in getattr(m, "position_places", ())}
+    asked = {place for m in model.modules() for place in declared(m).position_places}
     for position in {type(m) for m in model.modules() if isinstance(m, Position)}:
         for place in ("rotate", "bias", "values"):
             if position.fills(place) and place not in asked:

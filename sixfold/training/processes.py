@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sixfold.core.batch import Losses
 from sixfold.core.device import choose_device
+from sixfold.core.parts import declared
 from sixfold.models.model import Model
 
 T = TypeVar("T")
@@ -181,20 +182,11 @@ def _shard(model: Model, mesh: DeviceMesh) -> nn.Module:
     """
     from torch.distributed.fsdp import fully_shard
 
-    for layer in _layers(model):
-        fully_shard(layer, mesh=mesh)
+    for stack in map(declared, model.children()):
+        for layer in stack.units():
+            fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
     return model
-
-
-def _layers(model: Model) -> Iterator[nn.Module]:
-    """The layers of all stacks, each once: what a stack calls `layers`, or the one that it calls `layer`."""
-    for stack in model.children():
-        for name, part in stack.named_children():
-            if name == "layers":
-                yield from part.children()
-            elif name == "layer":
-                yield part
 
 
 def share(items: Sequence[T], processes: Processes) -> Sequence[T]:

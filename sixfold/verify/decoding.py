@@ -24,6 +24,7 @@ from sixfold.decoding.session import DecodingSession
 from sixfold.decoding.step import Step, padded
 from sixfold.decoding.translator import Extras, TranslationSession, Translator
 from sixfold.models.model import Model, evaluating
+from sixfold.transformer import Attention, CrossAttention
 from sixfold.verify.equality import Measured, equality
 from sixfold.verify.subject import NotApplicable, SampleText, VerifiedRun
 
@@ -124,8 +125,7 @@ def attention(subject: VerifiedRun) -> Measured:
 
 def _can_be_fused(part: Any) -> bool:
     """Attention whose position needs no weights."""
-    position = getattr(part, "position", None)
-    return hasattr(part, "heads") and position is not None and not position.fills("values")
+    return isinstance(part, Attention | CrossAttention) and not part.position.fills("values")
 
 
 @torch.inference_mode()

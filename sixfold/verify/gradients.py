@@ -20,6 +20,7 @@ from torch.nn.functional import pad
 from sixfold.config.schema import Config
 from sixfold.core.batch import Batch, Losses
 from sixfold.core.ids import PAD
+from sixfold.core.parts import declared
 from sixfold.core.sharded_tensors import whole
 from sixfold.disk.atomic import save_tensors
 from sixfold.runs import model_files
@@ -72,7 +73,7 @@ def _trainer(run: Run, scratch: Path, processes: Processes, pieces: int) -> Trai
     trainer = Trainer(Run(scratch), _config(run, pieces), _few(prepared), processes, Quiet())
     checkpoint.load_weights(trainer.model, model_files.load(run.directory).state_dict())
     trainer.model.eval()
-    if any(getattr(part, "batch_dependent", False) for part in trainer.model.modules()):
+    if any(declared(part).batch_dependent for part in trainer.model.modules()):
         trainer.model.register_forward_hook(_without_auxiliary)
     return trainer
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from sixfold.api.describe import who_writes
 from sixfold.config.schema import Config
 from sixfold.core.device import choose_device
+from sixfold.core.parts import declared
 from sixfold.decoding.session import check_sizes
 from sixfold.models.model import Model
 from sixfold.runs import model_files
@@ -148,7 +149,7 @@ class VerifiedRun:
         """The parts that declare to be so, as "Switch in encoder.layers.1.feed_forward, …"; empty if there are none."""
         found: dict[str, list[str]] = {}
         for name, part in self.model.named_modules():
-            if getattr(part, "batch_dependent", False):
+            if declared(part).batch_dependent:
                 found.setdefault(type(part).__name__, []).append(name)
         return "; ".join(f"{kind} in {', '.join(names)}" for kind, names in found.items())
 

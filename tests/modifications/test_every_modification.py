@@ -8,6 +8,7 @@ import torch
 
 import sixfold
 from sixfold import BOS, Batch
+from sixfold.core.parts import declared
 from tests.support.small import (
     MODIFICATIONS,
     VOCAB,
@@ -86,7 +87,8 @@ def test_the_first_loss_is_near_that_of_guessing(wishes):
     model = small_model(modifications=wishes, dtype=torch.float32, d_model=32, d_ff=64, heads=4, vocab=words)
     with torch.no_grad():
         losses = model(batch(rows=16, length=16, words=words, zipf=True))
-    assert losses.sum.item() / losses.tokens.item() == pytest.approx(math.log(words), rel=0.15)
+    near = 0.2 if "fixup_study" in wishes else 0.15  # its cross-attention begins as ever, and no norm holds it back
+    assert losses.sum.item() / losses.tokens.item() == pytest.approx(math.log(words), rel=near)
 
 
 @every_and_several
@@ -147,7 +149,7 @@ class Pass(torch.nn.Module):
 @torch.no_grad()
 def test_it_can_be_exported_or_says_why_not(wishes):
     model = small_model(modifications=wishes, dtype=torch.float32)
-    reasons = [m.not_exported for m in model.modules() if hasattr(m, "not_exported")]
+    reasons = [why for m in model.modules() if (why := declared(m).not_exported)]
     if reasons:
         assert len(reasons[0]) > 10
         return

@@ -33,6 +33,7 @@ OPTIONS = {
     "mixture_of_experts": "experts=4,every=2",
     "product_keys": "keys=8,nearest=4,heads=2,d_key=8",
     "switch": "experts=4,every=2",
+    "universal_study": "steps=2",
 }
 # Every registered modification, as it is asked for in small models.
 MODIFICATIONS = [f"{name}:{OPTIONS[name]}" if name in OPTIONS else name for name in all_modifications()]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from sixfold.core.call import Call
 from sixfold.core.init import normal
+from sixfold.core.parts import ModelPart
 from sixfold.spec.spec import Spec
 
 EPSILON, COST = 0.01, 0.01
@@ -33,7 +34,7 @@ class Pondered(NamedTuple):
         return COST * (self.steps[..., 0] * call.real).sum() / call.real.sum().clamp(min=1)
 
 
-class Halting(nn.Module):
+class Halting(ModelPart):
     """p_t = σ(w·x_t + b), summed until Σ p > 1 − ε, or the steps end.
 
     weight_t = p_t; the step where it halts gets what is left to 1.

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from sixfold.core.call import Call
 from sixfold.core.dropout import Dropout
 from sixfold.core.init import normal
+from sixfold.core.parts import ModelPart
 from sixfold.core.place import Place, Sizes
 from sixfold.spec.spec import Spec
 from sixfold.transformer import merge_heads, split_heads
@@ -100,7 +101,7 @@ def convolve_each(reached: Tensor, kernel_BLwH: Tensor) -> Tensor:
     return y_BnHbK.transpose(2, 3).flatten(-2).flatten(1, 2)[:, :length]
 
 
-class GatedConvolution(nn.Module):
+class GatedConvolution(ModelPart):
     """conv((x W_a) ⊙ σ(x W_b)) W_O. Who inherits says in `kernel` what the taps weigh, and how to `convolve` so."""
 
     map = "kernel"

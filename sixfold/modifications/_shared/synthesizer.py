@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from sixfold.core.attention_kernels import attend
 from sixfold.core.call import Call
 from sixfold.core.init import normal, truncated
+from sixfold.core.parts import ModelPart
 from sixfold.core.place import Place, Sizes
 from sixfold.spec.spec import Spec
 from sixfold.transformer import Attention, attend_explicitly, merge_heads, split_heads
@@ -115,7 +116,7 @@ def _fan_in(*shape: int) -> nn.Parameter:
 # What attention does with them --------------------------------------------------------------------------
 
 
-class Synthesizer(nn.Module):
+class Synthesizer(ModelPart):
     """head_h = softmax(S_h + bias) V_h: no keys."""
 
     map = "softmax"

@@ -1,0 +1,60 @@
+"""What a part of a model declares of itself, so that nobody has to look inside it.
+
+Any nn.Module can fill a slot. One that has more to say than how it is computed derives from `ModelPart`:
+
+    class Mine(ModelPart):
+        map = "softmax"                                      # its weights are shown by call.show(self.place, weights=…)
+
+        def __init__(self, spec, place):
+            super().__init__()
+            self.place, self.heads = place, spec.sizes.heads    # so gates can scale its heads
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from sixfold.core.place import Place
+
+Map = Literal["softmax", "kernel", "slots", "none"]
+
+
+class ModelPart(nn.Module):
+    """A part that declares what it can do. Every default says: nothing special."""
+
+    place: Place = None  # type: ignore[assignment]  # where it was built; whatever has heads or a limit says it
+    heads: int = 0  # heads that gates can scale; 0: none
+    map: Map = "none"  # what a tap sees of it: weights of a softmax, a convolution's kernel, slots of a memory
+    limit: int | None = None  # the most positions that it can tell apart
+    position_places: tuple[str, ...] = ()  # where it lets a position act: "rotate", "bias", "values"
+    keeps_length: bool = True  # whether as many states come out as went in
+    needs_one_length: bool = False  # whether all states of a stack must have one length
+    batch_dependent: bool = False  # whether its training depends on who shares the batch
+    not_exported: str = ""  # why torch.export cannot trace it
+
+    def units(self) -> Iterable[nn.Module]:
+        """The modules that are dealt out to processes each by itself: the layers of a stack, each once."""
+        return ()
+
+
+_PLAIN = ModelPart()
+
+
+def declared(part: nn.Module) -> ModelPart:
+    """What a part declares; a plain nn.Module declares nothing."""
+    return part if isinstance(part, ModelPart) else _PLAIN
+
+
+def unheard(part: nn.Module) -> str | None:
+    """A declaration on a plain nn.Module, where it was heard before there was `ModelPart`; None if there is none."""
+    if isinstance(part, ModelPart):
+        return None
+    said = {*vars(part), *(name for kind in type(part).__mro__ for name in vars(kind))}
+    names = ["position_places", "keeps_length", "batch_dependent", "not_exported"]
+    if "place" in said:
+        names.append("limit")
+    return next((name for name in names if name in said), None)
