@@ -68,7 +68,7 @@ def test_parts_are_known_by_their_type_and_not_by_the_name_of_a_modification(mon
     @modification()
     def gelu_of_my_own(spec: sixfold.Spec) -> sixfold.Spec:
         """A known function under another name."""
-        return sixfold.registry.find("gelu").change(spec)
+        return registry.find("gelu").change(spec)
 
     @modification()
     def cosine(spec: sixfold.Spec) -> sixfold.Spec:

@@ -9,6 +9,7 @@ import torch
 import sixfold
 from sixfold import BOS, Batch
 from sixfold.core.parts import declared
+from sixfold.spec import registry
 from tests.support.small import (
     MODIFICATIONS,
     VOCAB,
@@ -44,8 +45,8 @@ def batch(rows=4, length=6, words=VOCAB, seed=0, zipf=False):
 
 @every
 def test_it_adds_as_many_parameters_as_its_file_says(wish):
-    chosen = sixfold.registry.choose(wish)
-    adds = sixfold.registry.find(chosen.name).adds
+    chosen = registry.choose(wish)
+    adds = registry.find(chosen.name).adds
     assert adds is not None, "the file must say adds=…"
     for changes in ({}, {"d_model": 24, "d_ff": 40, "heads": 3, "d_head": 6, "encoder_layers": 4, "decoder_layers": 2}):
         sizes = small_sizes(**changes)
