@@ -23,6 +23,7 @@ from sixfold.scoring.metrics import METRICS
 from sixfold.terminal import console, table
 from sixfold.text.corpus import Reference, references
 from sixfold.training.runner import train
+from sixfold.training.what_next import to_resume
 
 T = TypeVar("T")
 RECIPE, METRIC = "pronounce", "pronunciation"
@@ -47,7 +48,7 @@ def demo(minutes: float, out: Path, settings: Mapping[str, str] | None = None) -
     config = read_config(RECIPE, {**SHORT, "training.minutes": str(minutes), **(settings or {})})
     outcome = train(config, out, overwrite=True)
     if not outcome.finished:
-        typer.echo(f"go on with: sixfold train --resume {shlex.quote(str(out))}", err=True)
+        typer.echo(f"go on with: {to_resume(out)}", err=True)
         return 1 if outcome.signal is None else 128 + outcome.signal
     show(out)
     return 0

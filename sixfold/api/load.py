@@ -16,6 +16,7 @@ from sixfold.runs import model_files
 from sixfold.runs.run import Run
 from sixfold.spec.registry import import_file
 from sixfold.text.tokenizer import Tokenizers
+from sixfold.training.what_next import to_resume
 
 
 class OpenedRun(NamedTuple):
@@ -66,7 +67,7 @@ def open_run(directory: str | Path, device: str = "auto", settings: Mapping[str,
     if run.exists() and not (run.directory / model_files.DESCRIPTION).is_file():
         raise ValueError(
             f"{run.directory} has no model yet: its training has not come to a first validation "
-            f"(go on with: sixfold train --resume {run.directory})"
+            f"(go on with: {to_resume(run.directory)})"
         )
     model = model_files.load(run.directory, device=choose_device(device))
     settings = {**_usual(model, settings or {}), **(settings or {})}

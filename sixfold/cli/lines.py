@@ -178,7 +178,9 @@ def check_files(out: Path | None, *texts: Path | None, terms: Path | None = None
     for path in (*texts, terms):
         if path is None or str(path) == "-":
             continue
-        if not path.exists() or path.is_dir():
+        if path.is_dir():
+            raise ValueError(f"{str(path)!r} is a directory, and a file of texts is read here")
+        if not path.exists():
             raise ValueError(f"there is no file {str(path)!r}")
         if path is not terms:  # which has tabs between
             refuse_records(path)

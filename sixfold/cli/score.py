@@ -27,6 +27,13 @@ _MOST_WORDS = 2000  # of a line, that TER is worked out for unasked
 File = Path | None
 
 
+class Asked(NamedTuple):
+    """What a run is to translate, and what is right."""
+
+    sources: list[str]
+    references: Sequence[Sequence[str]]
+
+
 class ScoreInput(NamedTuple):
     """What is to be scored."""
 
@@ -60,7 +67,8 @@ def score(
         typer.Option("--metric", metavar="NAMES", help="With commas between [default: bleu,chrf,ter; a run's own]"),
     ] = None,
     compare: Annotated[
-        File, typer.Option("--compare", metavar="FILE", help="Other texts for the same sources: which are better?")
+        File,
+        typer.Option("--compare", metavar="FILE or RUN", help="Which is better: this, or other texts or another run?"),
     ] = None,
     out: Annotated[File, typer.Option("--out", metavar="FILE", help="Keep what the run wrote.")] = None,
     device: Device = "auto",
@@ -76,6 +84,7 @@ def score(
     sixfold score RUN --source-file FILE --ref FILE [FILE...]              decodes, then scores
     sixfold score RUN --source-file FILE --target-file FILE --likelihood   how probable the run finds a text
     sixfold score RUN [--part valid]                                       its own held-out text, as in validation
+    sixfold score RUN --compare RUN2                                       both on that text: which is better?
     """
     run = None if hyp is not None or not files else files[0]
     refs = [*(ref or []), *((files or []) if run is None else (files or [])[1:])]
@@ -86,11 +95,13 @@ def score(
         "--out": out,
     }
     with ending_well():
-        check_files(out, hyp, source_file, target_file, compare, *refs)
+        rival = compare if compare is not None and compare.is_dir() else None
+        check_files(out, hyp, source_file, target_file, None if rival else compare, *refs)
         if run is None:
             not_with("--hyp", {name for name, value in {**named, **settings}.items() if value})
+            not_with("--hyp: texts compare with texts", {f"--compare {rival}, a run,"} if rival else set())
             texts = _read_texts(hyp, refs)
-            _report(texts, _bearable(_find(metric, ()), texts, metric), compare, as_json)
+            _report(texts, _bearable(_find(metric, ()), texts, metric), _read_other(compare, texts), as_json)
             return
         scored = _Scored(run, device, imports, settings)
         if likelihood:
@@ -104,8 +115,9 @@ def score(
         else:
             not_with("a run, but with --likelihood", {"--target-file"} if target_file else set())
             metrics = _find(metric, scored.own_metrics())
-            texts = scored.decode(source_file, refs, part, out)
-            _report(texts, _bearable(metrics, texts, metric), compare, as_json)
+            other = None if rival is None else _Scored(rival, device, None, settings)
+            texts, others = _decoded(scored, other, scored.asked(source_file, refs, part), out)
+            _report(texts, _bearable(metrics, texts, metric), others or _read_other(compare, texts), as_json)
 
 
 def _find(names: str | None, own: Sequence[str]) -> list[Metric]:
@@ -157,8 +169,8 @@ class _Scored:
 
         return own_loss(self.config, self.tokenizers, self.model, part).json()
 
-    def decode(self, source: File, refs: Sequence[Path], part: Any, out: File) -> ScoreInput:
-        """What it makes of a file, or of its own held-out text, beside what is right."""
+    def asked(self, source: File, refs: Sequence[Path], part: Any) -> Asked:
+        """What it is to translate: a file, or its own held-out text."""
         from sixfold.runs.run import Run
         from sixfold.scoring.held_out import own_references
         from sixfold.scoring.report import read_references, read_texts
@@ -167,11 +179,13 @@ class _Scored:
             raise ValueError("what is the run to read? Give --source-file, or no --ref for its own text")
         if source is None:
             own = own_references(Run(self.run), self.config, self.tokenizers, part)
-            sources, truth = [each.source for each in own], [each.targets for each in own]
-        else:
-            sources = read_texts(source)
-            truth = read_references(refs, source, len(sources))
-        return ScoreInput(str(self.run), list(self._translated(sources, out)), truth)
+            return Asked([each.source for each in own], [each.targets for each in own])
+        sources = read_texts(source)
+        return Asked(sources, read_references(refs, source, len(sources)))
+
+    def decode(self, asked: Asked, out: File) -> ScoreInput:
+        """What it makes of it, beside what is right."""
+        return ScoreInput(str(self.run), list(self._translated(asked.sources, out)), asked.references)
 
     def _translated(self, sources: Sequence[str], out: File) -> Iterator[str]:
         from sixfold.decoding.translator import Translator
@@ -191,19 +205,38 @@ class _Scored:
         progress.close()
 
 
-def _report(texts: ScoreInput, metrics: Sequence[Metric], other: File, as_json: bool) -> None:
+def _decoded(scored: _Scored, other: _Scored | None, asked: Asked, out: File) -> tuple[ScoreInput, ScoreInput | None]:
+    """What one run, and another one if there is one, make of the same texts."""
+    if other is not None and other.model.kind != scored.model.kind:
+        raise ValueError(
+            f"{scored.run} is a model of kind {scored.model.kind}, {other.run} of kind {other.model.kind}: "
+            f"they don't do the same, so there is nothing to compare"
+        )
+    return scored.decode(asked, out), None if other is None else other.decode(asked, None)
+
+
+def _read_other(path: File, texts: ScoreInput) -> ScoreInput | None:
+    """The texts of another system, if a file of them is given."""
+    from sixfold.scoring.report import check_counts, read_texts
+
+    if path is None:
+        return None
+    others = read_texts(path)
+    check_counts({Path(texts.name): len(texts.hypotheses), path: len(others)})
+    return ScoreInput(str(path), others, texts.references)
+
+
+def _report(texts: ScoreInput, metrics: Sequence[Metric], other: ScoreInput | None, as_json: bool) -> None:
     """Print the scores, or how two systems compare."""
-    from sixfold.scoring.report import check_counts, compare_texts, comparison_rows, read_texts, score_texts
+    from sixfold.scoring.report import compare_texts, comparison_rows, score_texts
 
     if other is None:
         results = score_texts(texts.hypotheses, texts.references, metrics)
         rows = [result.row() for result in results]
         told: list[dict[str, Any]] = [result.json() for result in results]
     else:
-        others = read_texts(other)
-        check_counts({Path(texts.name): len(texts.hypotheses), other: len(others)})
-        compared = compare_texts(texts.hypotheses, others, texts.references, metrics)
-        rows = [row for each in compared for row in comparison_rows(each, texts.name, str(other))]
+        compared = compare_texts(texts.hypotheses, other.hypotheses, texts.references, metrics)
+        rows = [row for each in compared for row in comparison_rows(each, texts.name, other.name)]
         told = [each.json() for each in compared]
     if as_json:
         print_json({"texts": len(texts.hypotheses), "scores": told})

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sixfold.cli.app import Verbs, app
+from sixfold.cli.lines import ending_well
 from sixfold.cli.options import AsJson, Import, Modify, Sectioned, configured, import_parts, not_with, print_json
 from sixfold.config.schema import read_config
 from sixfold.terminal import console, printable
@@ -50,17 +50,24 @@ def train(
     The text may be a pair of files line by line, a TSV or a JSONL; a tokenizer is trained without being asked:
     sixfold train --data.train corpus/train --data.valid corpus/dev --data.source en --data.target de --out runs/mine
     """
-    import_parts(imports)
-    if resume is not None:
-        others = {"RECIPE": recipe, "--out": out, "--modify": modify, "--from": start_from, "--overwrite": overwrite}
-        not_with("--resume", {name for name, value in others.items() if value})
-        outcome = _resume(resume, settings, allow_changed_data)
-    else:
-        not_with("a new run", {"--allow-changed-data"} if allow_changed_data else set())
-        recipe = "pronounce" if recipe is None and "data.train" not in settings else recipe
-        config = read_config(recipe, settings).with_modifications(modify or [])
-        out = out or Path("runs", Path(recipe or "transformer").stem)
-        outcome = _train(config, out, overwrite, start_from)
+    with ending_well():
+        import_parts(imports)
+        if resume is not None:
+            others = {
+                "RECIPE": recipe,
+                "--out": out,
+                "--modify": modify,
+                "--from": start_from,
+                "--overwrite": overwrite,
+            }
+            not_with("--resume", {name for name, value in others.items() if value})
+            outcome = _resume(resume, settings, allow_changed_data)
+        else:
+            not_with("a new run", {"--allow-changed-data"} if allow_changed_data else set())
+            recipe = "pronounce" if recipe is None and "data.train" not in settings else recipe
+            config = read_config(recipe, settings).with_modifications(modify or [])
+            out = out or Path("runs", Path(recipe or "transformer").stem)
+            outcome = _train(config, out, overwrite, start_from)
     _say_what_next(outcome)
     if not outcome.finished:
         raise typer.Exit(1 if outcome.signal is None else 128 + outcome.signal)
@@ -80,26 +87,11 @@ def _resume(run: Path, settings: dict[str, Any], allow_changed_data: bool) -> Ou
 
 def _say_what_next(outcome: Outcome) -> None:
     from sixfold.training.processes import is_first
+    from sixfold.training.what_next import what_next
 
-    if not is_first():
-        return
-    run = shlex.quote(str(outcome.run))
-    lines = [f"  sixfold info {run}", f"  sixfold plot {run}", *_use(outcome.run)]
-    if outcome.signal is not None:
-        lines = [f"  sixfold train --resume {run}    to go on", *lines]
-    typer.echo(printable("\n".join(["what to type next:", *lines])), err=True)
-
-
-def _use(run: Path) -> list[str]:
-    """How to put the model to work, if there is one and it writes text."""
-    from sixfold.runs.model_files import skeleton
-
-    try:
-        kind = skeleton(run).kind
-    except ValueError:
-        return []
-    verbs = {"encoder_decoder": ("translate", "score"), "decoder_only": ("generate",)}
-    return [f"  sixfold {verb} {shlex.quote(str(run))}" for verb in verbs.get(kind, ())]
+    if is_first():
+        lines = (f"  {command}" for command in what_next(outcome))
+        typer.echo(printable("\n".join(["what to type next:", *lines])), err=True)
 
 
 @app.command()

@@ -77,6 +77,7 @@ class Chosen:
 
 
 _registered: dict[str, Modification] = {}
+_imported: list[str] = []
 _PACKAGE = "sixfold.modifications."  # whose modules register sixfold's own
 
 
@@ -240,7 +241,7 @@ def _as_text(value: Any) -> str:
 
 def import_file(path: str | Path) -> None:
     """Run a user's Python file, so that the modifications in it are registered."""
-    path = Path(path).resolve()
+    given, path = str(path), Path(path).resolve()
     if not path.is_file():
         raise ValueError(f"there is no file {path} to import")
     if path.suffix != ".py":
@@ -257,3 +258,10 @@ def import_file(path: str | Path) -> None:
         _registered.update(before)
         advice = where_now(error) if isinstance(error, ImportError) else ""
         raise ValueError(f"{path} could not be imported: {type(error).__name__}: {error}{advice}") from error
+    if given not in _imported:
+        _imported.append(given)
+
+
+def imported_files() -> list[str]:
+    """The files that `import_file` has run, as they were named."""
+    return list(_imported)

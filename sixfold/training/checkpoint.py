@@ -142,6 +142,10 @@ def checkpoints_in(folder: Path) -> list[Path]:
     return sorted((p for p, number in found.items() if number.isdecimal()), key=lambda p: -int(found[p]))
 
 
+def step_of(place: Path) -> int:
+    return int(place.name.removeprefix("step-"))
+
+
 def latest(folder: Path) -> Iterator[Checkpoint | DamagedError]:
     """From the last back: what is damaged, and finally one that is whole, from which a run can go on."""
     for directory in checkpoints_in(folder):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -32,6 +31,7 @@ from sixfold.training.resume_checks import (
     surroundings,
 )
 from sixfold.training.trainer import Trainer
+from sixfold.training.what_next import to_resume
 
 _PROBE = 20  # steps that say how many fit into the minutes given
 
@@ -146,10 +146,7 @@ def _at_work(run: Run, config: Config, display: Display | None) -> Iterator[tupl
 def _say_what_is_safe(error: OSError, run: Run) -> None:
     """Let an error such as a full disk also say what is not lost."""
     for directory in checkpoint.checkpoints_in(run.training)[:1] if run.exists() else ():
-        step, again = (
-            int(directory.name.removeprefix("step-")),
-            f"sixfold train --resume {shlex.quote(str(run.directory))}",
-        )
+        step, again = checkpoint.step_of(directory), to_resume(run.directory)
         error.add_note(f"all is safe up to step {step:,}: when this is mended, {again} goes on from there")
 
 

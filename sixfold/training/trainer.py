@@ -30,6 +30,7 @@ from sixfold.training.processes import Processes
 from sixfold.training.schedule import rate
 from sixfold.training.signals import Signals
 from sixfold.training.validation import Validation
+from sixfold.training.what_next import to_resume
 
 if TYPE_CHECKING:
     from sixfold.training.display import Display
@@ -91,7 +92,7 @@ class Trainer:
         self.guard, self.progress = Guard(), RunState()
         self.saved = False  # whether there is a checkpoint of all this
         self.gradient = math.nan  # its norm in the last step of this process
-        self.log, self.signals = Log(run, display, active=processes.first), Signals()
+        self.log, self.signals = Log(run, display, active=processes.first), Signals(self.answer)
         torch.manual_seed(training.seed * 1_000_003 + processes.rank)  # dropout differs between processes
 
     def move(self, run: Run) -> None:
@@ -116,6 +117,23 @@ class Trainer:
                     self.log.event(self.progress.step, "stopped", reason=reason.text)
                     return reason
                 self.step()
+
+    def answer(self, signal: str, again: bool) -> None:
+        """Say what a signal does, at once: this is called by another thread."""
+        resume, step = to_resume(self.run.directory), self.progress.step
+        if not again:
+            self.display.say(
+                f"{signal}: it stops after this step and saves (a second {signal} leaves at once, without saving); "
+                f"go on with: {resume}"
+            )
+            return
+        saved = max(
+            (s for s in map(checkpoint.step_of, checkpoint.checkpoints_in(self.run.training)) if s <= step), default=0
+        )
+        self.display.say(
+            f"{signal} again: it leaves at step {step:,} and loses all since the checkpoint of step {saved:,}; "
+            f"go on with: {resume}"
+        )
 
     def step(self) -> None:
         """One optimiser step: all micro-batches, their gradients as of one batch, and what the guard says of them."""
@@ -271,7 +289,7 @@ class Trainer:
         in their place, they may stay.
         """
         now, keep = self.progress.step, self.config.training.keep
-        steps = [int(p.name.removeprefix("step-")) for p in checkpoint.checkpoints_in(self.run.training)]
+        steps = [checkpoint.step_of(p) for p in checkpoint.checkpoints_in(self.run.training)]
         recent, later = [s for s in steps if s <= now], [s for s in steps if s > now]
         wanted = {*recent[:keep], self.progress.best_step, *self.average.needs(recent), *self.good_steps()[:1]}
         checkpoint.prune(self.run.training, wanted if later_too else wanted.union(later))

@@ -78,8 +78,8 @@ def test_a_run_from_beginning_to_end(sixfold, place):
     code, out, err = sixfold("train", *options(TINY), "--out", "runs/mine")
     assert (code, out) == (0, "")
     assert "step 4  stopped: all 4 steps are done" in err
-    verbs = ("info", "plot", "translate", "score")
-    assert err.splitlines()[-4:] == [f"  sixfold {verb} runs/mine" for verb in verbs]
+    commands = ("info runs/mine", "plot runs/mine", "translate runs/mine", "score runs/mine --part valid")
+    assert err.splitlines()[-4:] == [f"  sixfold {command}" for command in commands]
     described = json.loads(sixfold("info", "runs/mine", "--json")[1])
     assert described["progress"]["step"] == described["progress"]["steps"] == 4
     assert "all 4 steps are done" in sixfold("info", "runs/mine")[1]
