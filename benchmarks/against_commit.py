@@ -255,8 +255,8 @@ class Table:
     def __init__(self, width: int):
         head = [
             "row".ljust(width),
-            "old, ms",
-            "new, ms",
+            "old, ms  ",
+            "new, ms  ",
             "old / new time      ",
             "blocks",
             f"≥ {GOAL}",
