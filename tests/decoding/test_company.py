@@ -13,24 +13,22 @@ from sixfold.decoding.search.beam import Beam
 from sixfold.decoding.search.greedy import Greedy
 from sixfold.decoding.step import ModelStep
 from tests.support.chains import Anew
-from tests.support.company import METHODS, assert_same, found, made, writers
+from tests.support.company import EVERYBODY, METHODS, assert_same, found, made, writers
+from tests.support.covering import covering
 from tests.support.small import MODIFICATIONS
 
-LOOKED_AT = range(0, 64, 13)
+LOOKED_AT = EVERYBODY[::10]
 
 
-@writers()
-def test_company_and_cache_make_no_difference(kind, wishes):
-    model = made(kind, wishes)
-    step, everybody = make_step(model), list(range(64))
-    shuffled = Random(2).sample(everybody, 64)
-    for method in METHODS:
-        whole = found(step, method, everybody, kind)
-        assert_same(whole, found(ModelStep(model), method, everybody, kind), everybody)  # it may be the same
-        assert_same(whole, found(Anew(model), method, LOOKED_AT, kind, 1), LOOKED_AT)
-        assert_same(whole, found(step, method, LOOKED_AT, kind, 1), LOOKED_AT)  # each alone
-        assert_same(whole, found(step, method, LOOKED_AT[:2], kind), LOOKED_AT[:2])
-        assert_same(whole, found(step, method, shuffled, kind, 160 * method.width), everybody)  # they come and go
+@covering(writers(), every="kind", method=METHODS)
+def test_company_and_cache_make_no_difference(kind, modifications, method):
+    model = made(kind, modifications)
+    step, shuffled = make_step(model), Random(2).sample(EVERYBODY, len(EVERYBODY))
+    whole = found(step, method, EVERYBODY, kind)
+    assert_same(whole, found(Anew(model), method, LOOKED_AT, kind, 1), LOOKED_AT)
+    assert_same(whole, found(step, method, LOOKED_AT, kind, 1), LOOKED_AT)  # each alone
+    assert_same(whole, found(step, method, LOOKED_AT[:2], kind), LOOKED_AT[:2])
+    assert_same(whole, found(step, method, shuffled, kind, 160 * method.width), EVERYBODY)  # they come and go
 
 
 def test_these_sentences_try_what_they_should():
@@ -39,7 +37,7 @@ def test_these_sentences_try_what_they_should():
         text
         for wish in MODIFICATIONS[:20]
         for several in found(
-            ModelStep(made("encoder_decoder", (wish,))), Greedy(), range(64), "encoder_decoder"
+            ModelStep(made("encoder_decoder", (wish,))), Greedy(), EVERYBODY, "encoder_decoder"
         ).values()
         for text in several
     ]
@@ -61,9 +59,9 @@ def test_any_precision_has_scores_in_at_least_single_precision(dtype):
 def test_in_single_precision_too():
     model = made("encoder_decoder", (), torch.float32)
     step = ModelStep(model)
-    for method in METHODS:
-        whole = found(step, method, range(64), "encoder_decoder")
-        assert_same(whole, found(step, method, range(64), "encoder_decoder", 1), range(64), within=1e-4)
+    for method in METHODS.values():
+        whole = found(step, method, EVERYBODY, "encoder_decoder")
+        assert_same(whole, found(step, method, EVERYBODY, "encoder_decoder", 1), EVERYBODY, within=1e-4)
 
 
 @pytest.mark.parametrize("method", [Greedy(), Beam(3)], ids=["greedy", "beam"])

@@ -9,7 +9,9 @@ import sixfold
 from sixfold import modification
 from sixfold.foreign.recognise import Inexpressible, recognise
 from sixfold.spec import registry
-from tests.support.small import MODIFICATIONS, applies, small_model
+from tests.support.architectures import WRITERS, parts
+from tests.support.covering import covering
+from tests.support.small import MODIFICATIONS, small_model
 
 EXPRESSED = {
     *("block_sharing", "factorized_embedding", "factorized_shared_embedding", "geglu", "gelu", "glu"),
@@ -43,13 +45,10 @@ def test_it_is_refused_by_name_with_the_reason(wish):
         recognise(small_model(modifications=[wish]))
 
 
-@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder_only"])
-@pytest.mark.parametrize("wish", MODIFICATIONS)
-def test_every_modification_is_expressed_or_refused_by_its_name(wish, kind):
-    name = wish.partition(":")[0]
-    if not applies(kind, wish):
-        pytest.skip("there is no such model")
-    model = small_model(kind, [wish])
+@covering(parts(WRITERS, [(wish,) for wish in MODIFICATIONS]))
+def test_every_modification_is_expressed_or_refused_by_its_name(kind, modifications):
+    name = modifications[0].partition(":")[0]
+    model = small_model(kind, modifications)
     if name in EXPRESSED:
         assert all(len(stack.layers) == 2 for stack in recognise(model).values())
     else:

@@ -11,7 +11,9 @@ from sixfold.decoding.step import padded
 from sixfold.foreign import torch_program
 from sixfold.foreign.agreement import compare
 from sixfold.foreign.plain_cache import Layout, SourceProgram, StepProgram, encode, read
-from tests.support.small import MODIFICATIONS, applies, assert_close, moved_model, pad, random_ids, random_rows, seeded
+from tests.support.architectures import WRITERS, registered
+from tests.support.covering import covering
+from tests.support.small import MODIFICATIONS, assert_close, moved_model, pad, random_ids, random_rows, seeded
 from tests.support.small_runs import TEXTS, opened
 
 NOT_TRACED = ("mixture_of_experts", "switch")
@@ -39,14 +41,10 @@ def whole(model, source, ids, chunks):
     return list(model.log_probs(x[:, ends]).unbind(1))
 
 
-@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder_only"])
-@pytest.mark.parametrize("wish", ["vanilla", *MODIFICATIONS])
+@covering(registered(*WRITERS), every="kind")
 @torch.no_grad()
-def test_steps_with_explicit_states_equal_one_pass(wish, kind):
-    wishes = () if wish == "vanilla" else (wish,)
-    if not applies(kind, *wishes):
-        pytest.skip("there is no such model")
-    model = moved_model(kind, wishes)
+def test_steps_with_explicit_states_equal_one_pass(kind, modifications):
+    model = moved_model(kind, modifications)
     layout, generator = Layout.of(model), seeded(5)
     source = pad(random_rows((7, 2, 4), generator)) if kind == "encoder_decoder" else None
     ids, chunks = random_ids(3, 6, generator), (1, 3, 2)

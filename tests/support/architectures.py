@@ -36,6 +36,11 @@ def architectures(*kinds):
     return [*with_attention(*kinds), *alone(*kinds), *together(*kinds)]
 
 
+def encoder_decoders(wishes, one_in=1):
+    """Encoder-decoders with these modifications, for tests that know the kind."""
+    return [Part("+".join(each), {"modifications": {"+".join(each): each}}, one_in) for each in wishes]
+
+
 def registered(*kinds):
     """The plain model, and each modification as it is registered."""
     return parts(kinds, [(), *((wish,) for wish in MODIFICATIONS)])

@@ -13,32 +13,30 @@ from sixfold.decoding.search.greedy import Greedy
 from sixfold.decoding.search.length_penalty import LengthPenalty
 from sixfold.decoding.search.sample import Sample
 from sixfold.decoding.step import Step
-from tests.support.small import MODIFICATIONS, POSITIONS, applies, moved_model, seeded
+from tests.support.architectures import WRITERS, parts
+from tests.support.small import MODIFICATIONS, POSITIONS, moved_model, seeded
 
 WORDS = 12
-METHODS = [Greedy(), Beam(3, n_best=2, length=LengthPenalty(0.6)), Sample(2)]
+METHODS = {"greedy": Greedy(), "beam": Beam(3, n_best=2, length=LengthPenalty(0.6)), "sample": Sample(2)}
 # A fresh model whose input and output share a table says one word for ever; with other words for its
 # scores, the same in all routes, it wanders about and meets EOS.
 OTHER = torch.randperm(WORDS, generator=seeded(5))
 # All modifications alone, and the kinds of positions.
 WISHES = list(dict.fromkeys([*POSITIONS.values(), *((wish,) for wish in MODIFICATIONS)]))
 CHANCE = Random(1)
-SOURCES = [[CHANCE.randrange(3, WORDS) for _ in range(CHANCE.randrange(1, 8))] for _ in range(64)]
+SOURCES = [[CHANCE.randrange(3, WORDS) for _ in range(CHANCE.randrange(1, 8))] for _ in range(48)]
+EVERYBODY = range(len(SOURCES))
 LIMITS = [CHANCE.randrange(8) for _ in SOURCES]
 
 
 def writers():
-    found = [
-        (kind, wishes) for kind in ("encoder_decoder", "decoder_only") for wishes in WISHES if applies(kind, *wishes)
-    ]
-    return pytest.mark.parametrize(
-        ("kind", "wishes"), [pytest.param(kind, wishes, id=f"{kind}-{'+'.join(wishes)}") for kind, wishes in found]
-    )
+    """All models that write, for `covering`."""
+    return parts(WRITERS, WISHES)
 
 
 @cache
-def made(kind, wishes, dtype=torch.float64):
-    return moved_model(kind, wishes, vocab=WORDS, dtype=dtype)
+def made(kind, modifications, dtype=torch.float64):
+    return moved_model(kind, modifications, vocab=WORDS, dtype=dtype)
 
 
 class Shuffled:

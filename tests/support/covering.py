@@ -38,13 +38,17 @@ class Part(NamedTuple):
     one_in: int = 1
 
 
-def covering(parts=(), /, *, every=(), **axes):
-    """Parametrise a test by parts and axes; an axis is {label: value}, or values that are their own labels."""
+def covering(parts=(), /, *, besides=(), every=(), **axes):
+    """Parametrise a test by parts and axes; an axis is {label: value}, or values that are their own labels.
+
+    Parts that are given `besides` take part only when all is tried.
+    """
 
     def decorate(test):
         number = _numbers[test.__module__]
         _numbers[test.__module__] += 1
-        return pytest.mark.covering(parts, {every} if isinstance(every, str) else set(every), axes, number)(test)
+        fixed = {every} if isinstance(every, str) else set(every)
+        return pytest.mark.covering(parts, besides, fixed, axes, number)(test)
 
     return decorate
 
@@ -52,8 +56,9 @@ def covering(parts=(), /, *, every=(), **axes):
 def parametrize(metafunc):
     """For pytest_generate_tests: give a marked test its arguments."""
     for mark in metafunc.definition.iter_markers("covering"):
-        parts, every, axes, number = mark.args
-        cases = forms(parts, every, axes, number, whole=metafunc.config.getoption(OPTION))
+        parts, besides, every, axes, number = mark.args
+        whole = metafunc.config.getoption(OPTION)
+        cases = forms([*parts, *besides] if whole else parts, every, axes, number, whole)
         names = list(cases[0][1])
         metafunc.parametrize(names, [pytest.param(*case.values(), id=label) for label, case in cases])
 

@@ -103,3 +103,16 @@ def combinations(number=30):
     random.Random(1).shuffle(triples)
     possible = (triple for triple in triples if applies("encoder_decoder", *triple))
     return list(itertools.islice(possible, number))
+
+
+def packed(wishes, most):
+    """All of these, in as few models as it takes when each has at most so many of them."""
+    groups = []
+    for wish in wishes:
+        fitting = (each for each in groups if len(each) < most and applies("encoder_decoder", *each, wish))
+        group = next(fitting, None)
+        if group is None:
+            groups.append([wish])
+        else:
+            group.append(wish)
+    return [tuple(each) for each in groups]

@@ -18,10 +18,11 @@ from sixfold.decoding.session import DecodingSession, in_8_bits
 from sixfold.decoding.step import ModelStep
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.text.vocabulary import train_tokenizer
-from tests.support.company import assert_same, found, writers
+from tests.support.company import EVERYBODY, assert_same, found, writers
+from tests.support.covering import covering
 from tests.support.small import moved_model, seeded
 
-HERE = range(0, 64, 9)
+HERE = EVERYBODY[::9]
 
 
 def made(kind="encoder_decoder", wishes=(), dtype=torch.float32, **sizes):
@@ -78,15 +79,15 @@ def test_many_rows_are_multiplied_by_another_engine_to_the_same_bits():
     assert torch.equal(matrix(x, bias), torch.cat([matrix(part, bias) for part in x.split(100)]))
 
 
-METHODS = pytest.mark.parametrize("method", [Greedy(), Beam(3, n_best=3)], ids=["greedy", "beam"])
+METHODS = {"greedy": Greedy(), "beam": Beam(3, n_best=3)}
 
 
 @pytest.mark.parametrize("d_head", [8, 32])
 @pytest.mark.parametrize("wishes", [(), ("rotary",), ("post_norm",), ("learned_positions",)])
-@METHODS
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_a_sentence_does_not_depend_on_its_neighbours_at_all(wishes, method, d_head):
     step = make_step(int8.quantised(made(wishes=wishes, d_head=d_head)))
-    together = found(step, method, range(64), "encoder_decoder")
+    together = found(step, method, EVERYBODY, "encoder_decoder")
     assert len({text.tokens for number in HERE for text in together[number]}) > 1
     for number in HERE:
         assert_same(found(step, method, [number], "encoder_decoder"), together, [number], within=1e-12)
@@ -117,19 +118,18 @@ def test_changes_that_torch_does_not_count_are_seen(change):
         assert int8.sample(weight) != before
 
 
-@writers()
-@METHODS
-def test_nor_does_it_in_any_model(kind, wishes, method):
+@covering(writers(), every="kind", method=METHODS)
+def test_nor_does_it_in_any_model(kind, modifications, method):
     """Whatever else of it depends on the order of sums: that is gone when 8 bits are left."""
-    step = make_step(int8.quantised(made(kind, wishes)))
-    together = found(step, method, range(64), kind)
+    step = make_step(int8.quantised(made(kind, modifications)))
+    together = found(step, method, EVERYBODY, kind)
     for number in HERE:
         assert_same(found(step, method, [number], kind), together, [number])
 
 
-@writers()
-def test_every_model_that_writes_does_so_in_8_bits(kind, wishes):
-    model = made(kind, wishes)
+@covering(writers())
+def test_every_model_that_writes_does_so_in_8_bits(kind, modifications):
+    model = made(kind, modifications)
     exact, rough = (found(make_step(each), Greedy(), HERE, kind) for each in (model, int8.quantised(model)))
     close = [abs(exact[n][0].log_probs[0] - rough[n][0].log_probs[0]) for n in HERE]
     assert sorted(close)[len(close) // 2] < 0.7, "the first words have quite other probabilities"

@@ -12,7 +12,9 @@ from sixfold.decoding.engine import Job, search
 from sixfold.decoding.search.beam import Beam
 from sixfold.decoding.search.greedy import Greedy
 from sixfold.decoding.step import ModelStep, padded
-from tests.support.company import METHODS, WISHES, assert_same, found
+from tests.support.architectures import encoder_decoders
+from tests.support.company import EVERYBODY, METHODS, WISHES, assert_same, found
+from tests.support.covering import covering
 from tests.support.small import applies, moved_model, small_model
 
 SOURCES = [[5, 9, 7, EOS], [8, EOS]]
@@ -23,7 +25,6 @@ def known(wishes):
 
 
 KNOWN = [wishes for wishes in WISHES if applies("encoder_decoder", *wishes) and known(wishes)]
-each_known = pytest.mark.parametrize("wishes", KNOWN, ids="+".join)
 
 
 def model_of(wishes=(), **sizes):
@@ -42,10 +43,10 @@ def test_many_are_known_and_others_named():
         FusedStep(small_model(modifications=("shaw",), dtype=torch.float32))
 
 
-@each_known
+@covering(encoder_decoders(KNOWN))
 @torch.inference_mode()
-def test_a_step_is_the_models(wishes):
-    model = model_of(wishes)
+def test_a_step_is_the_models(modifications):
+    model = model_of(modifications)
     step, memory = FusedStep(model), model.encode(padded(SOURCES, torch.device("cpu")))
     state, ids = step.begin(SOURCES), torch.tensor([[BOS, 7, 12], [BOS, 30, 6]])
     for t in range(3):
@@ -71,15 +72,14 @@ def _only(memory, row):
     return memory._replace(states=tuple(s[row : row + 1, :length] for s in memory.states), real=None)
 
 
-@each_known
-def test_the_same_as_by_the_layers_in_any_company(wishes):
-    model, everybody, few = model_of(wishes, vocab=12), list(range(64)), range(0, 64, 9)
-    step = FusedStep(model)
-    for method in METHODS:
-        whole = found(step, method, everybody, "encoder_decoder")
-        assert_same(whole, found(ModelStep(model), method, everybody, "encoder_decoder"), everybody, 1e-4)
-        assert_same(whole, found(step, method, few, "encoder_decoder", 1), few, 1e-4)  # each alone
-        assert_same(whole, found(step, method, everybody[::-1], "encoder_decoder", 160 * method.width), everybody, 1e-4)
+@covering(encoder_decoders(KNOWN), method=METHODS)
+def test_the_same_as_by_the_layers_in_any_company(modifications, method):
+    model, few = model_of(modifications, vocab=12), EVERYBODY[::9]
+    step, backwards, budget = FusedStep(model), EVERYBODY[::-1], 160 * method.width
+    whole = found(step, method, EVERYBODY, "encoder_decoder")
+    assert_same(whole, found(ModelStep(model), method, EVERYBODY, "encoder_decoder"), EVERYBODY, 1e-4)
+    assert_same(whole, found(step, method, few, "encoder_decoder", 1), few, 1e-4)  # each alone
+    assert_same(whole, found(step, method, backwards, "encoder_decoder", budget), EVERYBODY, 1e-4)
 
 
 @pytest.mark.parametrize("method", [Greedy(), Beam(3)], ids=["greedy", "beam"])
