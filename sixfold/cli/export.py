@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,6 +15,7 @@ from sixfold.cli.options import AsJson, Import, print_json
 from sixfold.terminal import console, printable, table
 
 if TYPE_CHECKING:
+    from sixfold.foreign.agreement import Agreement
     from sixfold.foreign.export import Exported
 
 
@@ -43,7 +45,8 @@ def export(
     sixfold export runs/mine --to torch --out programs            programs of torch.export
 
     Both engines then write a sample, and what is reported is how far they agree; without quantization they have to.
-    What can't be expressed there is refused by name. The directory has a README with a program that uses it.
+    A model that can't be expressed there is refused by name. The directory has a README with a program that decodes
+    with the run's settings (beam, length limits, …); settings that it can't have are named.
     """
     from sixfold.foreign.export import export as write
 
@@ -68,13 +71,29 @@ def export(
 
 def _report(done: Exported) -> None:
     typer.echo(printable(f"wrote {done.directory}"))
-    if done.agreement is None:
-        return
-    found = done.agreement
-    rows = table("compared with the original", "", right=(1,))
-    rows.add_row(Text("texts, written greedily"), Text(f"{found.texts:,}"))
-    rows.add_row(Text("the same, token by token"), Text(f"{found.same:,} ({found.share:.1%})"))
+    if done.agreement is not None:
+        rows = table("compared with the original", "", right=(1,))
+        for name, value in _compared(done.agreement):
+            rows.add_row(Text(name), Text(value))
+        console().print(rows)
+    for sentence in done.not_carried:
+        typer.echo(printable(f"not carried: {sentence}"))
+
+
+def _compared(found: Agreement) -> Iterator[tuple[str, str]]:
+    """The engine beside the model, then the README's program beside the run."""
+    yield "texts, written greedily", f"{found.texts:,}"
+    yield "the same, token by token", f"{found.same:,} ({found.share:.1%})"
     if found.same < found.texts:
-        rows.add_row(Text("log p by which the first other word is less likely, at most"), Text(f"{found.gap:.2g}"))
-    rows.add_row(Text("difference in log p of a token, at most"), Text(f"{found.log_prob:.2g}"))
-    console().print(rows)
+        yield "log p by which the first other word is less likely, at most", f"{found.gap:.2g}"
+    yield "difference in log p of a token, at most", f"{found.log_prob:.2g}"
+    used = found.as_used
+    if used is None:
+        return
+    how = "with its settings but no sampling" if used.drawn else "with the run's settings"
+    yield f"texts, written by the README's program {how}", f"{found.texts:,}"
+    yield "the same text as by the run", f"{used.same:,} ({used.same / found.texts:.1%})"
+    if used.cut:
+        yield "of those that reach the length limit, the same", f"{used.cut_same:,} of {used.cut:,}"
+    if used.searched:
+        yield "of those where beam and greedy search differ, the same", f"{used.searched_same:,} of {used.searched:,}"

@@ -32,6 +32,18 @@ _PROMPT = 8  # tokens of a text that a language model reads, before it goes on b
 Rows = list[list[int]]
 
 
+@dataclass(frozen=True)
+class AsUsed:
+    """The README's program beside the run, each line by line with the run's settings."""
+
+    same: int  # lines with the same best text
+    cut: int  # lines whose output by the run reaches the length limit
+    cut_same: int
+    searched: int  # lines where the run's beam search writes another text than greedy search
+    searched_same: int
+    drawn: bool  # the run samples; compared is its search for the likeliest, with its other settings
+
+
 class Engine(Protocol):
     """Something that writes as the model does."""
 
@@ -50,6 +62,7 @@ class Agreement:
     same: int  # texts that are the same, token by token
     gap: float  # the largest, of those that are not
     log_prob: float  # the largest difference of the log-probability of one token of the same text
+    as_used: AsUsed | None = None  # with the run's settings; None: that was not compared
 
     @property
     def share(self) -> float:

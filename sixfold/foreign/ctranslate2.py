@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from sixfold.core.call import Call
 from sixfold.core.ids import BOS, EOS
 from sixfold.core.masks import Sight
-from sixfold.foreign.length_limits import LengthLimits
 from sixfold.foreign.recognise import Recognised, branch_scale, recognise, residuals, table_of
 from sixfold.models.model import Model
 from sixfold.modifications.learned_positions import LearnedPositions
@@ -73,17 +72,6 @@ def vocabularies(tokenizers: Tokenizers) -> tuple[list[str], list[str]]:
     return [*target[: len(CONTROLS)], *source[len(CONTROLS) :]], target
 
 
-def options(model: Model, tokenizers: Tokenizers, never: Sequence[int], limit: int) -> dict[str, Any]:
-    """What `translate_batch` or `generate_batch` is told, to choose words as we do: greedily, and never these."""
-    names, room = tokenizers.target.names(), LengthLimits.of(limits(model), limit)
-    said: dict[str, Any] = {"beam_size": 1, "suppress_sequences": [[names[id_]] for id_ in never]}
-    if model.kind == "decoder_only":
-        said |= {"sampling_topk": 1, "include_prompt_in_result": False}
-        return {**said, "max_length": room.written, "min_length": 0}
-    said |= {"max_decoding_length": room.written, "min_decoding_length": 0}
-    return {**said, "max_input_length": room.read + 1}  # the engine counts EOS
-
-
 @torch.no_grad()
 def specification(model: Model, tokenizers: Tokenizers, rows: int = ROWS) -> Any:
     """The filled specification."""
@@ -118,6 +106,8 @@ def _encoder(specs: Any, stack: Recognised, rows: int) -> Any:
 
 def _decoder(specs: Any, stack: Recognised, cross: bool, rows: int) -> Any:
     said = _said(stack)
+    if cross:  # whose attention counts for a coverage_penalty: all heads of the layer that alignments are read from
+        said |= {"alignment_layer": max(len(stack.layers) - 2, 0), "alignment_heads": stack.kind.heads}
     decoder = specs.TransformerDecoderSpec(len(stack.layers), stack.kind.heads, with_encoder_attention=cross, **said)
     _fill(decoder, stack, rows)
     return decoder

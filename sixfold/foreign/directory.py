@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +16,8 @@ from sixfold.foreign import ctranslate2 as to_ctranslate2
 from sixfold.foreign import safetensors as to_safetensors
 from sixfold.foreign import torch_program
 from sixfold.foreign.agreement import CLOSE, Agreement, Engine, compare, fitting, sample
+from sixfold.foreign.as_used import POOL, choose_lines, compare_as_used
+from sixfold.foreign.decoding_settings import ctranslate2_options, not_carried
 from sixfold.foreign.length_limits import WRITTEN, LengthLimits
 from sixfold.foreign.readme import readme
 from sixfold.runs import model_files
@@ -33,8 +36,11 @@ def write(
     quantization: str | None = None,
     lines: int = 100,
     texts: Iterable[str] | None = None,
-) -> Agreement | None:
-    """Fill `folder`, and compare. Without quantization, a difference beyond rounding is an error."""
+) -> tuple[Agreement | None, tuple[str, ...]]:
+    """Fill `folder`, and compare. Without quantization, a difference beyond rounding is an error.
+
+    → how far both agree, and the settings of the run that are not carried
+    """
     model, tokenizers, config = opened
     about: dict[str, Any] = {**model_files.describe(model), "format": FORMAT, "to": to, **_vocabulary(tokenizers)}
     engine: Engine | None = None
@@ -44,55 +50,68 @@ def write(
     else:
         engine = _write_engine(opened, to, folder, quantization, about)
         tokenizers.save(folder)
-    agreement = None
-    if engine is not None and lines > 0:
-        if texts is None:
-            chosen = sample(run, model, tokenizers, config, lines)
-        else:
-            chosen = fitting(texts, model, tokenizers, lines)
-        agreement = _compared(opened, chosen, engine, strict=quantization in (None, "float32"))
-        about["compared"] = agreement.json()
+    _describe(folder, about)  # the program that is compared reads it
+    (folder / README).write_text(readme(to, model.kind, about), encoding="utf-8")
+    missing = tuple(about.get("not_carried", ()))
+    if engine is None or lines == 0:
+        return None, missing
+    if texts is None:
+        pool = sample(run, model, tokenizers, config, POOL * lines)
+    else:
+        pool = fitting(texts, model, tokenizers, POOL * lines)
+    agreement = _compared(opened, pool, lines, engine, to, folder, strict=quantization in (None, "float32"))
+    _describe(folder, {**about, "compared": agreement.json()})
+    return agreement, missing
+
+
+def _describe(folder: Path, about: Mapping[str, Any]) -> None:
     (folder / ABOUT).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    (folder / README).write_text(readme(to, model.kind), encoding="utf-8")
-    return agreement
 
 
 def _write_engine(
     opened: OpenedRun, to: Form, folder: Path, quantization: str | None, about: dict[str, Any]
 ) -> to_ctranslate2.CTranslate2Engine | torch_program.TorchEngine:
-    tokenizers, said = opened.tokenizers, never_written(opened.tokenizers.target)
+    tokenizers, decoding = opened.tokenizers, opened.config.decoding
+    said = never_written(tokenizers.target)
     model = opened.model.float().eval()
     about["tokenizers"] = _files(tokenizers)
+    about["decoding"] = decoding.model_dump(mode="json")
+    about["not_carried"] = not_carried(to, decoding, tokenizers.target.spells, quantization)
     if to == "torch":
         layout = torch_program.write(model, folder)
         engine = torch_program.TorchEngine(folder, model, layout, said)
-        about |= {"never": list(said), "past": torch_program.shapes(engine.empty)}
-        about["room"] = LengthLimits.of(model.limits)._asdict()
+        about |= {"never": list(said), "past": torch_program.shapes(engine.empty), "limits": dict(model.limits)}
+        about["room"] = LengthLimits.of(model.limits, decoding.max_length, decoding.max_source)._asdict()
         return engine
     about["quantization"] = "float32" if quantization is None else quantization
     to_ctranslate2.write(model, tokenizers, folder, about["quantization"])
     about["limits"] = to_ctranslate2.limits(model)
-    about["room"] = LengthLimits.of(about["limits"])._asdict()
-    about["options"] = to_ctranslate2.options(model, tokenizers, said, WRITTEN)
+    room = LengthLimits.of(about["limits"], decoding.max_length, decoding.max_source)
+    about["room"], names = room._asdict(), tokenizers.target.names()
+    about["options"] = ctranslate2_options(decoding, model.kind, [names[id_] for id_ in said], room)
     about["versions"]["ctranslate2"] = version("ctranslate2")
     return to_ctranslate2.CTranslate2Engine(folder, model.kind, tokenizers, said)
 
 
-def _compared(opened: OpenedRun, texts: list[str], engine: Engine, strict: bool) -> Agreement:
-    if not texts:
+def _compared(
+    opened: OpenedRun, pool: list[str], number: int, engine: Engine, to: Form, folder: Path, *, strict: bool
+) -> Agreement:
+    """Of some lines of the pool: the engine beside the model, then the README's program beside the run."""
+    model, tokenizers, _ = opened
+    lines = choose_lines(opened, pool, number)
+    if not lines:
         raise ValueError(
             "there is no text to compare both engines on: the file has no line that is neither empty nor long"
         )
-    model, tokenizers, config = opened
-    longest = LengthLimits.of(model.limits, min(WRITTEN, config.decoding.max_length)).written
-    agreement = compare(model, tokenizers, texts, longest, engine)
+    longest = LengthLimits.of(model.limits, min(WRITTEN, max(1, *(line.tokens for line in lines)))).written
+    agreement = compare(model, tokenizers, [line.text for line in lines], longest, engine)
     if strict and not agreement.close:
         raise ValueError(
             f"the exported model does not do what the original does, and was not written: {agreement.same} of "
             f"{agreement.texts} texts are the same, log-probabilities differ by {agreement.log_prob:.2g}, and "
             f"other words are {agreement.gap:.2g} less likely (rounding explains {CLOSE:g}); please report this"
         )
-    return agreement
+    return replace(agreement, as_used=compare_as_used(opened, lines, to, folder))
 
 
 def _vocabulary(tokenizers: Tokenizers) -> dict[str, Any]:

@@ -30,10 +30,16 @@ class Exported:
     directory: Path
     to: Form
     agreement: Agreement | None  # None: nothing was compared
+    not_carried: tuple[str, ...] = ()  # settings of the run that the exported program lacks, a sentence for each
 
     def json(self) -> dict[str, Any]:
         compared = None if self.agreement is None else self.agreement.json()
-        return {"directory": str(self.directory), "to": self.to, "compared": compared}
+        return {
+            "directory": str(self.directory),
+            "to": self.to,
+            "compared": compared,
+            "not_carried": list(self.not_carried),
+        }
 
 
 def export(
@@ -63,8 +69,8 @@ def export(
         import_file(file)
     opened = open_run(run, "cpu")
     with new_directory(place) as folder:
-        agreement = write(opened, Run(run), to, folder, quantization, lines, texts)
-        return Exported(place, to, agreement)
+        agreement, missing = write(opened, Run(run), to, folder, quantization, lines, texts)
+        return Exported(place, to, agreement, missing)
 
 
 def _need_room(place: Path, overwrite: bool) -> None:

@@ -16,11 +16,11 @@ class LengthLimits(NamedTuple):
     written: int
 
     @classmethod
-    def of(cls, limits: Mapping[str, int], written: int = WRITTEN) -> LengthLimits:
+    def of(cls, limits: Mapping[str, int], written: int = WRITTEN, read: int = READ) -> LengthLimits:
         """What fits the limits of the stacks, BOS or EOS included. Prompt and output share those of a decoder alone."""
         if "only" in limits:  # as Writer shares them
             most = limits["only"]
             written = min(written, most // 2)
-            return cls(min(READ, most - 1 - written), written)
-        read, wrote = (limits.get(stack, math.inf) - 1 for stack in ("encoder", "decoder"))
-        return cls(int(min(READ, read)), int(min(written, wrote)))
+            return cls(min(read, most - 1 - written), written)
+        reads, wrote = (limits.get(stack, math.inf) - 1 for stack in ("encoder", "decoder"))
+        return cls(int(min(read, reads)), int(min(written, wrote)))

@@ -29,5 +29,7 @@ def exported(subject: VerifiedRun) -> Measured:
     found = export(subject.directory, "ctranslate2", place, lines=len(texts), texts=texts).agreement
     assert found is not None, "there are texts to compare"
     different = found.texts - found.same
-    note = f"{different} of {found.texts} texts differ, in ties" if different else ""
-    return Measured(max(found.gap, found.log_prob), note)
+    notes = [f"{different} of {found.texts} texts differ, in ties"] if different else []
+    if found.as_used is not None and found.as_used.same < found.texts:
+        notes.append(f"with the run's settings {found.texts - found.as_used.same} of {found.texts} texts differ")
+    return Measured(max(found.gap, found.log_prob), "; ".join(notes))

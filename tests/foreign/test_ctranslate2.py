@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from sixfold.config.schema import Decoding
 from sixfold.decoding.session import never_written
 from sixfold.foreign import ctranslate2 as to_ctranslate2
 from sixfold.foreign.agreement import compare
-from sixfold.foreign.ctranslate2 import ROWS, CTranslate2Engine, limits, options, specification, write
+from sixfold.foreign.ctranslate2 import ROWS, CTranslate2Engine, limits, specification, write
+from sixfold.foreign.decoding_settings import ctranslate2_options
+from sixfold.foreign.length_limits import LengthLimits
 from sixfold.scoring.likelihood import token_log_probs
 from tests.support.small import refusal, seeded
 from tests.support.small_runs import CHARACTERS, SYMBOLS, TEXTS, opened
@@ -133,7 +136,8 @@ def test_sinusoids_end_and_the_engine_says_so(tmp_path):
     with pytest.raises(Exception, match="4096"):
         engine.greedy(rows((4096,), 21, 1), 5)
     assert limits(made.model) == {"encoder": 4096, "decoder": 4096}
-    assert options(made.model, made.tokenizers, (), 9)["max_input_length"] == 1025
+    room = LengthLimits.of(limits(made.model), 9)
+    assert ctranslate2_options(Decoding(), "encoder_decoder", (), room)["max_input_length"] == 1025
 
 
 def test_the_table_of_sinusoids_is_that_of_2017():
@@ -148,8 +152,9 @@ def test_the_table_of_sinusoids_is_that_of_2017():
 def test_learned_positions_bound_what_is_read():
     made = opened(wishes=("learned_positions:length=40",))
     assert limits(made.model) == {"encoder": 40, "decoder": 40}
-    said = options(made.model, made.tokenizers, (), 256)
-    assert (said["max_input_length"], said["max_decoding_length"]) == (40, 39)  # with EOS, and without BOS
+    room = LengthLimits.of(limits(made.model), 256)
+    said = ctranslate2_options(Decoding(), "encoder_decoder", (), room)
+    assert (said["max_input_length"], room.written) == (40, 39)  # with EOS, and without BOS
     assert limits(opened(wishes=("rotary",)).model) == {}
 
 

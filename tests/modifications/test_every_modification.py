@@ -8,6 +8,7 @@ import torch
 
 import sixfold
 from sixfold import BOS, Batch
+from sixfold.core.parts import declared
 from sixfold.spec import registry
 from tests.support.architectures import encoder_decoders
 from tests.support.covering import covering
@@ -93,7 +94,9 @@ def test_the_first_loss_is_near_that_of_guessing(modifications):
     model = small_model(modifications=modifications, dtype=torch.float32, d_model=32, d_ff=64, heads=4, vocab=words)
     with torch.no_grad():
         losses = model(batch(rows=16, length=16, words=words, zipf=True))
-    near = 0.2 if "fixup_study" in wishes else 0.15  # its cross-attention begins as ever, and no norm holds it back
+    near = (
+        0.2 if "fixup_study" in modifications else 0.15
+    )  # its cross-attention begins as ever, and no norm holds it back
     assert losses.sum.item() / losses.tokens.item() == pytest.approx(math.log(words), rel=near)
 
 
@@ -153,7 +156,7 @@ class Pass(torch.nn.Module):
 
 def reasons(model):
     """Why it can't be exported."""
-    return [part.not_exported for part in model.modules() if hasattr(part, "not_exported")]
+    return [why for part in model.modules() if (why := declared(part).not_exported)]
 
 
 def expressible(wishes):

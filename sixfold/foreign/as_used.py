@@ -1,0 +1,87 @@
+"""Whether the program in an export's README writes what the run writes, with the run's settings, where these matter.
+
+Most lines are the same under any settings. So of a pool of lines some are taken first whose output by the run reaches
+the length limit, some where beam search and greedy search differ, and some that are long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sixfold.api.load import OpenedRun
+from sixfold.config.schema import Decoding, change_decoding
+from sixfold.decoding.generator import Generator
+from sixfold.decoding.records import Translation
+from sixfold.decoding.translator import Translator
+from sixfold.foreign.agreement import AsUsed
+from sixfold.foreign.programs import run_program
+
+POOL = 4  # lines are looked at for each that is compared
+_SEARCH = {"sample": False, "n_best": 1}  # drawn texts can't be compared: other random numbers give others
+
+
+class Line(NamedTuple):
+    """A text, and what the run makes of it."""
+
+    text: str
+    written: str
+    tokens: int  # of what is written
+    cut: bool  # the length limit was reached
+    searched: bool  # greedy search writes something else
+
+
+def choose_lines(opened: OpenedRun, pool: Sequence[str], number: int) -> list[Line]:
+    """Some lines of the pool, in its order: up to a quarter for each reason, then others."""
+    decoding = opened.config.decoding
+    if decoding.too_long == "refuse":
+        pool = [text for text in pool if _length(opened, text) <= decoding.max_source]
+    if decoding.sample:
+        decoding = change_decoding(decoding, _SEARCH)
+    found = _written(opened, pool, decoding)
+    greedy = found
+    if decoding.beam_size > 1:
+        alone = {"beam_size": 1, "n_best": 1, "beam_groups": 1}
+        greedy = _written(opened, pool, change_decoding(decoding, alone))
+    pairs = zip(pool, found, greedy, strict=True)
+    lines = [
+        Line(text, mine.text, len(mine.tokens), not mine.ended, mine.text != other.text) for text, mine, other in pairs
+    ]
+    numbers = range(len(lines))
+    reasons = (
+        (i for i in numbers if lines[i].cut),
+        (i for i in numbers if lines[i].searched),
+        sorted(numbers, key=lambda i: -len(lines[i].text)),
+    )
+    first = [i for reason in reasons for i in islice(reason, max(1, number // 4))]
+    return [lines[i] for i in sorted(list(dict.fromkeys([*first, *numbers]))[:number])]
+
+
+def _length(opened: OpenedRun, text: str) -> int:
+    only = opened.model.kind == "decoder_only"
+    return len((opened.tokenizers.target if only else opened.tokenizers.source).encode(text))
+
+
+def _written(opened: OpenedRun, texts: Sequence[str], decoding: Decoding) -> list[Translation]:
+    model: Any = opened.model
+    if model.kind == "decoder_only":
+        return Generator(model, opened.tokenizers, decoding).generate(list(texts))
+    return Translator(model, opened.tokenizers, decoding).translate(list(texts))
+
+
+def compare_as_used(opened: OpenedRun, lines: Sequence[Line], to: str, folder: Path) -> AsUsed:
+    """Run the README's program on these lines."""
+    drawn = opened.config.decoding.sample
+    search = {"ctranslate2": {"sampling_topk": 1, "num_hypotheses": 1}, "torch": _SEARCH}[to] if drawn else {}
+    texts = run_program(to, opened.model.kind, folder, [line.text for line in lines], **search)
+    same = [line.written == found[0] for line, found in zip(lines, texts, strict=True)]
+    return AsUsed(
+        same=sum(same),
+        cut=sum(line.cut for line in lines),
+        cut_same=sum(line.cut and equal for line, equal in zip(lines, same, strict=True)),
+        searched=sum(line.searched for line in lines),
+        searched_same=sum(line.searched and equal for line, equal in zip(lines, same, strict=True)),
+        drawn=drawn,
+    )
