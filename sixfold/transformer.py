@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from sixfold.core import forms
 from sixfold.core.attention_kernels import attend, fold, unfold
 from sixfold.core.call import Call
 from sixfold.core.dropout import Dropout
@@ -71,7 +72,7 @@ def attend_explicitly(
 # 3 · Positions: attention alone cannot tell "man eats dinosaur" from "dinosaur eats man" -------------
 
 
-class Position(ModelPart):
+class Position(ModelPart, form=forms.NoPositionForm):
     """Where tokens stand, with four places to act. This base acts nowhere.
 
     Each stack has one (its place has no layer), which embeds, and prepares once per pass what layers
@@ -106,7 +107,7 @@ class Position(ModelPart):
         return 0.0
 
 
-class Sinusoid(Position):
+class Sinusoid(Position, form=forms.SinusoidForm):
     """p[t, 2i] = sin(t / 10000^(2i/D)),  p[t, 2i+1] = cos(t / 10000^(2i/D)), added to the embedding."""
 
     def embed(self, x: Tensor, call: Call) -> Tensor:
@@ -143,7 +144,7 @@ def look(place: Place, call: Call, q: Tensor, k: Tensor, v: Tensor, sight: Sight
     return call.gate(place, heads)
 
 
-class Attention(ModelPart):
+class Attention(ModelPart, form=forms.AttentionForm):
     """Self-attention: head_h = softmax(Q_h K_hᵀ / √K) V_h;  output = [head_1 … head_H] W_O."""
 
     map = "softmax"
@@ -165,7 +166,7 @@ class Attention(ModelPart):
         return self.output(merge_heads(look(self.place, call, q, k, v, sight, self.position)))
 
 
-class CrossAttention(ModelPart):
+class CrossAttention(ModelPart, form=forms.CrossAttentionForm):
     """The same with queries from the decoder, and keys and values from the encoder's memory."""
 
     map = "softmax"
@@ -190,7 +191,7 @@ class CrossAttention(ModelPart):
 # 5 · Feed-forward: attention only averages; this is where each position computes ----------------------
 
 
-class FeedForward(nn.Module):
+class FeedForward(ModelPart, form=forms.FeedForwardForm):
     """φ(x W₁ + b₁) W₂ + b₂ at every position alike; φ is relu unless the spec says otherwise."""
 
     def __init__(self, spec: SpecLike, place: Place):
@@ -211,7 +212,7 @@ def layer_norm(spec: SpecLike, place: Place) -> nn.Module:
     return nn.LayerNorm(spec.sizes.d_model, eps=1e-6)
 
 
-class Residual(nn.Module):
+class Residual(ModelPart):
     """x ← after(x, Sublayer(before(x))): what stands around every sub-layer."""
 
     def before(self, x: Tensor) -> Tensor:
@@ -226,7 +227,7 @@ class Residual(nn.Module):
         return self.after(x, sublayer(self.before(x), call))
 
 
-class PreNorm(Residual):
+class PreNorm(Residual, form=forms.PreNormForm):
     """x ← x + Drop(Sublayer(Norm(x)))"""
 
     def __init__(self, spec: SpecLike, place: Place):
@@ -249,7 +250,7 @@ def final_norm(spec: SpecLike, place: Place) -> nn.Module:
 # 7 · The layers, and six of them on top of each other -------------------------------------------------
 
 
-class EncoderLayer(nn.Module):
+class EncoderLayer(ModelPart, form=forms.EncoderLayerForm):
     """Self-attention, then feed-forward. With a causal place it is the layer of a language model."""
 
     def __init__(self, spec: SpecLike, place: Place):
@@ -264,7 +265,7 @@ class EncoderLayer(nn.Module):
         return self.around_feed_forward(x, self.feed_forward, call)
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(ModelPart, form=forms.DecoderLayerForm):
     """Masked self-attention, cross-attention to the encoder, feed-forward."""
 
     def __init__(self, spec: SpecLike, place: Place):
@@ -282,7 +283,7 @@ class DecoderLayer(nn.Module):
         return self.around_feed_forward(x, self.feed_forward, call)
 
 
-class Stack(ModelPart):
+class Stack(ModelPart, form=forms.StackForm):
     """Layer upon layer. → the states before and after each layer, the last one normed; and the call."""
 
     def __init__(self, spec: SpecLike, place: Place):
@@ -306,7 +307,7 @@ def run(layer: Callable[[Tensor, Call], Tensor], x: Tensor, call: Call) -> Tenso
     return checkpoint(layer, x, call, use_reentrant=False) if call.recompute else layer(x, call)
 
 
-class LastState(nn.Module):
+class LastState(ModelPart, form=forms.LastStateForm):
     """Every decoder layer reads the encoder's last state. Built with the decoder's place."""
 
     def __init__(self, spec: SpecLike, place: Place):
@@ -320,7 +321,7 @@ class LastState(nn.Module):
 # 8 · From words to vectors, and back: embeddings and the final softmax ---------------------------------
 
 
-class TokenEmbedding(nn.Module):
+class TokenEmbedding(ModelPart, form=forms.EmbeddingForm):
     """A table E (V, D) of N(0, 1/D). In: √D · E[id], of unit variance. Out: logits x Eᵀ."""
 
     def __init__(self, spec: SpecLike, place: Place):
@@ -351,7 +352,7 @@ def shared(spec: SpecLike) -> Tables:
     return Tables(source=source, target=table, output=table)
 
 
-class Input(nn.Module):
+class Input(ModelPart, form=forms.InputForm):
     """Drop(√D · E[id] + position): what the first layer reads."""
 
     def __init__(self, spec: SpecLike, place: Place):
@@ -364,7 +365,7 @@ class Input(nn.Module):
         return x, replace(call, position=self.position.prepare(x, call), positioner=self.position)
 
 
-class SoftmaxHead(nn.Module):
+class SoftmaxHead(ModelPart, form=forms.SoftmaxForm):
     """p(word | x) = softmax(x Eᵀ). The two verbs of every head; the table is the model's."""
 
     def __init__(self, spec: SpecLike, place: Place):

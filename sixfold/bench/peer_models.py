@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sixfold.core import forms
 from sixfold.core.ids import BOS, EOS, PAD
 from sixfold.core.place import Sizes
 from sixfold.foreign.ctranslate2 import waves
-from sixfold.foreign.recognise import Inexpressible, Recognised, branch_scale, recognise, residuals
+from sixfold.foreign.recognise import Inexpressible, Layer, Recognised, branch_scale, recognise
 from sixfold.models.model import Model
-from sixfold.transformer import Sinusoid
 
 _ACTIVATIONS = {"RELU": "relu", "GELU": "gelu", "GELUTanh": "gelu_new", "SWISH": "silu", "Sigmoid": "sigmoid"}
 _EXTRA = {"ctranslate2": "export", "transformers": "bench", "x-transformers": "bench"}
@@ -100,7 +100,7 @@ def hugging_face(model: Model, length: int) -> Any:
 
 
 def _check(model: Model, stacks: dict[str, Recognised]) -> None:
-    sizes, tables = model.sizes, model._table
+    sizes, tables = model.sizes, model.roles
     kinds = {stack.kind for stack in stacks.values()}
     (kind, *others) = kinds
     wrong = {
@@ -113,8 +113,8 @@ def _check(model: Model, stacks: dict[str, Recognised]) -> None:
         "no norm at the end": kind.pre_norm and any(stack.final is None for stack in stacks.values()),
         "several tables": len({id(table) for table in tables.values()}) > 1,
     }
-    position = next((stack.position for stack in stacks.values() if type(stack.position) is not Sinusoid), None)
-    wrong[f"{type(position).__name__} for positions"] = position is not None
+    other = [each for each in stacks.values() if not isinstance(each.position, forms.SinusoidForm)]
+    wrong[", ".join(f"{type(each.entrance).__name__} for positions" for each in other[:1])] = bool(other)
     for what, is_so in wrong.items():
         if is_so:
             raise Inexpressible(f"neither its Pegasus nor its Marian has {what}")
@@ -124,32 +124,38 @@ def _fill(peer: Any, model: Model, stacks: dict[str, Recognised]) -> None:
     """Copy all weights."""
     body = peer.model
     shared = body.shared if hasattr(body, "shared") else body.encoder.embed_tokens
-    shared.weight.copy_(model._table["target"].weight)
+    shared.weight.copy_(model.roles["target"].weight)
     for name, stack in stacks.items():
         theirs = getattr(body, name)
         positions = theirs.embed_positions.weight
-        positions.copy_(waves(stack.position, *positions.shape))  # type: ignore[arg-type]
+        positions.copy_(waves(stack.entrance, *positions.shape))
         if stack.final is not None:
-            theirs.layer_norm.load_state_dict(stack.final.state_dict())
+            _fill_norm(theirs.layer_norm, stack.final)
         for mine, layer in zip(stack.layers, theirs.layers, strict=True):
             _fill_layer(layer, mine)
 
 
-def _fill_layer(layer: Any, mine: Any) -> None:
-    around = residuals(mine)
-    norms, scales = [each.norm for each in around], [branch_scale(each) for each in around]
-    _fill_attention(layer.self_attn, mine.attention.qkv.weight.chunk(3), scales[0] * mine.attention.output.weight)
+def _fill_layer(layer: Any, mine: Layer) -> None:
+    attention, cross, inside = mine.attention, mine.cross, mine.feed_forward
+    scales = [branch_scale(each) for each in mine.residuals]
+    _fill_attention(layer.self_attn, attention.qkv.weight.chunk(3), scales[0] * attention.output.weight)
     places = [layer.self_attn_layer_norm, layer.final_layer_norm]
-    if len(around) == 3:
-        q_k_v = [mine.cross.q.weight, *mine.cross.kv.weight.chunk(2)]
-        _fill_attention(layer.encoder_attn, q_k_v, scales[1] * mine.cross.output.weight)
+    if cross is not None:
+        q_k_v = [cross.q.weight, *cross.kv.weight.chunk(2)]
+        _fill_attention(layer.encoder_attn, q_k_v, scales[1] * cross.output.weight)
         places.insert(1, layer.encoder_attn_layer_norm)
-    for place, norm in zip(places, norms, strict=True):
-        place.load_state_dict(norm.state_dict())
-        place.eps = norm.eps
-    layer.fc1.load_state_dict(mine.feed_forward.inner.state_dict())
-    layer.fc2.weight.copy_(scales[-1] * mine.feed_forward.outer.weight)
-    layer.fc2.bias.copy_(scales[-1] * mine.feed_forward.outer.bias)
+    for place, residual in zip(places, mine.residuals, strict=True):
+        _fill_norm(place, residual.norm)
+    layer.fc1.weight.copy_(inside.inner.weight)
+    layer.fc1.bias.copy_(inside.inner.bias)
+    layer.fc2.weight.copy_(scales[-1] * inside.outer.weight)
+    layer.fc2.bias.copy_(scales[-1] * inside.outer.bias)
+
+
+def _fill_norm(place: Any, norm: Any) -> None:
+    place.weight.copy_(norm.weight)
+    place.bias.copy_(norm.bias)
+    place.eps = norm.epsilon
 
 
 def _fill_attention(attention: Any, q_k_v: Iterable[Tensor], output: Tensor) -> None:

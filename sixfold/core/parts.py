@@ -13,9 +13,11 @@ Any nn.Module can fill a slot. One that has more to say than how it is computed 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
+
+from sixfold.core.forms import Form, altered, torch_form
 
 if TYPE_CHECKING:
     from sixfold.core.place import Place
@@ -36,6 +38,19 @@ class ModelPart(nn.Module):
     batch_dependent: bool = False  # whether its training depends on who shares the batch
     not_exported: str = ""  # why torch.export cannot trace it
 
+    _form: type[Form] | None = None
+
+    def __init_subclass__(cls, form: type[Form] | None = None, **rest: Any):
+        """`class Mine(ModelPart, form=…)`. A form belongs to the class that states it: nobody inherits one."""
+        super().__init_subclass__(**rest)
+        cls._form = form
+        if "form" not in vars(cls):
+            cls.form = ModelPart.form  # type: ignore[method-assign]
+
+    def form(self) -> Form | None:
+        """What it computes, for `form_of`; None if that can't be said by a form."""
+        return None if self._form is None else self._form.of(self)
+
     def units(self) -> Iterable[nn.Module]:
         """The modules that are dealt out to processes each by itself: the layers of a stack, each once."""
         return ()
@@ -47,6 +62,13 @@ _PLAIN = ModelPart()
 def declared(part: nn.Module) -> ModelPart:
     """What a part declares; a plain nn.Module declares nothing."""
     return part if isinstance(part, ModelPart) else _PLAIN
+
+
+def form_of(part: nn.Module) -> Form | None:
+    """The form that a part's own class states; None if there is none, or if this one part was altered."""
+    if altered(part):
+        return None
+    return part.form() if isinstance(part, ModelPart) else torch_form(part)
 
 
 def unheard(part: nn.Module) -> str | None:

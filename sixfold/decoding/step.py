@@ -17,11 +17,12 @@ from typing import Any, NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 
+from sixfold.core.forms import SoftmaxForm
 from sixfold.core.ids import PAD
+from sixfold.core.parts import form_of
 from sixfold.core.state import Cache, together
 from sixfold.core.tap import Tap
 from sixfold.models.model import Model
-from sixfold.transformer import SoftmaxHead
 
 PART = 384  # source tokens that a CPU reads at once
 
@@ -95,10 +96,10 @@ def next_words(model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
     A plain softmax need not be normalised to be searched. Other heads have no logits, but only
     log-probabilities, whose normaliser is 1.
     """
-    if type(model.head) is not SoftmaxHead:
+    if not isinstance(form_of(model.head), SoftmaxForm):
         log_probs = model.log_probs(x)
         return log_probs, log_probs.new_zeros(log_probs.shape[0])
-    logits = model._table["output"].logits(x)  # type: ignore[operator]
+    logits = model.roles["output"].logits(x)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return logits, logits.logsumexp(-1)
 

@@ -21,19 +21,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from sixfold.core import forms
 from sixfold.core.call import Call
 from sixfold.core.ids import BOS, EOS
 from sixfold.core.masks import Sight
-from sixfold.foreign.recognise import Recognised, branch_scale, recognise, residuals, table_of
+from sixfold.core.parts import form_of
+from sixfold.foreign.recognise import Layer, Recognised, branch_scale, recognise, table_of
 from sixfold.models.model import Model
-from sixfold.modifications.learned_positions import LearnedPositions
-from sixfold.modifications.rotary import Rotary
-from sixfold.modifications.shaw import Shaw
-from sixfold.modifications.t5_bias import T5Bias, bucket
+from sixfold.modifications.t5_bias import bucket
 from sixfold.text.tokenizer import CONTROLS, UNK, Tokenizers
-from sixfold.transformer import Sinusoid
+from sixfold.transformer import Position
 
 ROWS = 4096  # of the table of sinusoids
 QUANTIZATIONS = ("float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16")
@@ -59,7 +58,7 @@ def write(model: Model, tokenizers: Tokenizers, folder: Path, quantization: str 
 
 def limits(model: Model, rows: int = ROWS) -> dict[str, int]:
     """The most tokens, BOS or EOS among them, that each stack can read."""
-    bounded = {name: rows for name, found in recognise(model).items() if isinstance(found.position, Sinusoid)}
+    bounded = {name: rows for name, found in recognise(model).items() if isinstance(found.position, forms.SinusoidForm)}
     return {**bounded, **model.limits}
 
 
@@ -76,7 +75,7 @@ def vocabularies(tokenizers: Tokenizers) -> tuple[list[str], list[str]]:
 def specification(model: Model, tokenizers: Tokenizers, rows: int = ROWS) -> Any:
     """The filled specification."""
     stacks, specs = recognise(model), engine().specs
-    tables: dict[str, nn.Module] = model._table
+    tables = model.roles
     source, target = vocabularies(tokenizers)
     only = model.kind == "decoder_only"
     decoder = _decoder(specs, stacks["only" if only else "decoder"], cross=not only, rows=rows)
@@ -124,49 +123,47 @@ def _said(stack: Recognised) -> dict[str, Any]:
         "rms_norm": kind.rms_norm,
         "head_dim": kind.d_head,
     }
-    if isinstance(position, Rotary):
+    if isinstance(position, forms.RotaryForm):
         said |= {"rotary_dim": kind.d_head, "rotary_interleave": True, "rotary_base": position.base}
-    elif isinstance(position, Shaw):
+    elif isinstance(position, forms.ShawForm):
         said |= {"relative_position": True}
-    elif not isinstance(position, Sinusoid | LearnedPositions):  # a T5 bias, or none: one of zeros
+    elif not isinstance(position, forms.SinusoidForm | forms.LearnedPositionsForm):  # a T5 bias, or none: one of zeros
         said |= {"relative_attention_bias": True}
     return said
 
 
 def _fill(spec: Any, stack: Recognised, rows: int) -> None:
     """Put the weights of a stack, all but its tables of words, into their places."""
-    if isinstance(stack.position, Sinusoid):
-        width = stack.layers[0].attention.output.out_features
-        spec.position_encodings.encodings = _array(waves(stack.position, rows, width))
-    elif isinstance(stack.position, LearnedPositions):
+    if isinstance(stack.position, forms.SinusoidForm):
+        spec.position_encodings.encodings = _array(waves(stack.entrance, rows, stack.width))
+    elif isinstance(stack.position, forms.LearnedPositionsForm):
+        assert stack.position.table is not None
         spec.position_encodings.encodings = _array(stack.position.table)
     if stack.final is not None:
         _fill_norm(spec.layer_norm, stack.final)
     for place, layer in zip(spec.layer, stack.layers, strict=True):
         _fill_layer(place, layer)
-        _fill_position(place.self_attention, layer.attention.position, stack)
+        _fill_position(place.self_attention, form_of(layer.attention.position), stack)
 
 
-def _fill_layer(spec: Any, layer: Any) -> None:
-    parts = [(spec.self_attention, _attention_maps(layer.attention))]
-    if len(residuals(layer)) == 3:
-        parts.append((spec.attention, [layer.cross.q.weight, layer.cross.kv.weight, layer.cross.output.weight]))
-        spec.attention.head_dim = np.dtype("int32").type(layer.cross.output.in_features // layer.cross.heads)
-    for (place, maps), residual in zip(parts, residuals(layer), strict=False):
+def _fill_layer(spec: Any, layer: Layer) -> None:
+    attention, cross = layer.attention, layer.cross
+    parts: list[tuple[Any, list[Any]]] = [(spec.self_attention, [attention.qkv, attention.output])]
+    if cross is not None:
+        parts.append((spec.attention, [cross.q, cross.kv, cross.output]))
+        spec.attention.head_dim = np.dtype("int32").type(cross.output.weight.shape[1] // cross.heads)
+    for (place, maps), residual in zip(parts, layer.residuals, strict=False):
         _fill_norm(place.layer_norm, residual.norm)
-        for linear, weight in zip(place.linear, [*maps[:-1], branch_scale(residual) * maps[-1]], strict=True):
+        weights = [linear.weight for linear in maps]
+        for linear, weight in zip(place.linear, [*weights[:-1], branch_scale(residual) * weights[-1]], strict=True):
             linear.weight = _array(weight)
-    _fill_feed_forward(spec.ffn, layer.feed_forward, layer.around_feed_forward)
-
-
-def _attention_maps(attention: Any) -> list[Tensor]:
-    return [attention.qkv.weight, attention.output.weight]
+    _fill_feed_forward(spec.ffn, layer.feed_forward, layer.residuals[-1])
 
 
 def _fill_feed_forward(spec: Any, feed_forward: Any, residual: Any) -> None:
     _fill_norm(spec.layer_norm, residual.norm)
     inner, outer = feed_forward.inner, feed_forward.outer
-    first = [spec.linear_0, spec.linear_0_noact] if len(inner.weight) != outer.in_features else [spec.linear_0]
+    first = [spec.linear_0, spec.linear_0_noact] if feed_forward.gated else [spec.linear_0]
     for place, weight, bias in zip(first, inner.weight.chunk(len(first)), inner.bias.chunk(len(first)), strict=True):
         place.weight, place.bias = _array(weight), _array(bias)
     scale = branch_scale(residual)
@@ -175,13 +172,15 @@ def _fill_feed_forward(spec: Any, feed_forward: Any, residual: Any) -> None:
 
 def _fill_norm(spec: Any, norm: Any) -> None:
     spec.gamma = _array(norm.weight)
-    if isinstance(norm, nn.LayerNorm):
+    if norm.bias is not None:
         spec.beta = _array(norm.bias)
 
 
 def _fill_position(spec: Any, position: Any, stack: Recognised) -> None:
     """What the self-attention of a layer knows of positions."""
-    if isinstance(position, Shaw):
+    if isinstance(position, forms.ShawForm):
+        assert position.keys is not None
+        assert position.to_values is not None
         spec.relative_position_keys = _array(position.keys[0])  # (R, K), from −distance to distance, as here
         spec.relative_position_values = _array(position.to_values[0])
     elif "relative_attention_bias" in vars(spec):
@@ -196,17 +195,17 @@ def _biases(position: Any, stack: Recognised) -> tuple[Tensor, int]:
     The first half of the engine's buckets (of each half, in an encoder) are for distances 0, 1, 2, …; the rest are
     for further ones, by their logarithm: all of these get the row of the furthest.
     """
-    if not isinstance(position, T5Bias):
+    if not isinstance(position, forms.T5BiasForm):
         return torch.zeros(4, stack.kind.heads), 4  # the engine divides by log(4 / 2)
     near = position.max_distance
     reached = torch.arange(2 * near).clamp(max=near)  # a distance that each bucket of one direction stands for
     distances = -reached if position.causal else torch.cat([-reached, reached])
-    table = position.table if position.per_layer else stack.input.position.table
+    owner: Any = position if position.per_layer else stack.position
     buckets = bucket(distances, position.buckets, position.max_distance, position.causal)
-    return table[buckets], 2 * near
+    return owner.table[buckets], 2 * near
 
 
-def waves(position: Sinusoid, rows: int, width: int) -> Tensor:
+def waves(position: Position, rows: int, width: int) -> Tensor:
     """What the model itself adds at each position. → (rows, D)"""
     places = torch.arange(rows)[None]
     call = Call(positions=places, key_positions=places, sight=Sight(), causal=False)

@@ -79,7 +79,7 @@ def encode(model: Any, source: Tensor) -> Memory:
     positions, real = torch.arange(source.shape[1], device=source.device)[None], source != PAD
     sight = Sight.among(real, causal=False)
     call = Call(positions=positions, key_positions=positions, sight=sight, causal=False, real=real)
-    x, call = model.encoder_input(source, model._table["source"], call)
+    x, call = model.encoder_input(source, model.roles["source"], call)
     states, call = model.encoder(x, call)
     assert call.real is not None
     return Memory(model.bridge(states), call.real)
@@ -105,7 +105,7 @@ def read(
     entrance, stack = (
         (model.input, model.stack) if model.kind == "decoder_only" else (model.decoder_input, model.decoder)
     )
-    x, entered = entrance(ids, model._table["target"], call)
+    x, entered = entrance(ids, model.roles["target"], call)
     states, _ = stack(x, entered)
     return states[-1], cache
 

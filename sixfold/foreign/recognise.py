@@ -1,4 +1,4 @@
-"""What CTranslate2 can express: each part of a model is recognised by its type, and whatever is not is refused by name.
+"""What CTranslate2 can express: each part of a model is recognised by its form, and whatever is not is refused by name.
 
     slot            expressed                                                refused
     stack           layers; one layer for all                                what halts, pools or counts its steps
@@ -13,51 +13,34 @@
     embedding       a table; two factors, as their product                   clusters
     bridge, head    the last state; a plain softmax                          all others
 
-The names of modifications are only for messages: a modification that fills a slot with known parts is expressed,
-whoever wrote it.
+The names of modifications are only for messages: a modification whose parts offer these forms (core/forms.py) is
+expressed, whoever wrote it.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sixfold.core import forms
+from sixfold.core.parts import form_of
 from sixfold.models.model import Model
-from sixfold.modifications._shared.factorized import Factors
-from sixfold.modifications.block_sharing import SharedStack
-from sixfold.modifications.gated import Gated
-from sixfold.modifications.learned_positions import LearnedPositions
-from sixfold.modifications.post_norm import PostNorm
-from sixfold.modifications.rezero_layer_norm import NormedReZero
-from sixfold.modifications.rms_norm import RMSNorm
-from sixfold.modifications.rotary import Rotary
-from sixfold.modifications.shaw import Shaw
-from sixfold.modifications.t5_bias import T5Bias
 from sixfold.spec.registry import find
-from sixfold.transformer import (
-    Attention,
-    CrossAttention,
-    DecoderLayer,
-    EncoderLayer,
-    FeedForward,
-    Input,
-    LastState,
-    Position,
-    PreNorm,
-    Sinusoid,
-    SoftmaxHead,
-    Stack,
-    TokenEmbedding,
-)
 
-RMS_EPSILON = 1e-6  # as in rms_norm.py
-POSITIONS = (Sinusoid, LearnedPositions, Position, Rotary, Shaw, T5Bias)
+_POSITIONS = (
+    forms.SinusoidForm,
+    forms.LearnedPositionsForm,
+    forms.NoPositionForm,
+    forms.RotaryForm,
+    forms.ShawForm,
+    forms.T5BiasForm,
+)
 
 # How each activation is called there.
 _ACTIVATIONS: dict[tuple[Any, tuple[Any, ...]], str] = {
@@ -86,14 +69,25 @@ class Kind:
 
 
 @dataclass(frozen=True)
+class Layer:
+    """The forms of a layer's parts; instead of modules, these hold the forms of theirs."""
+
+    attention: forms.AttentionForm
+    cross: forms.CrossAttentionForm | None
+    feed_forward: forms.FeedForwardForm
+    residuals: tuple[forms.ResidualForm, ...]  # in order
+
+
+@dataclass(frozen=True)
 class Recognised:
     """A stack of parts that are all known."""
 
-    input: Input
-    layers: Sequence[Any]  # EncoderLayer or DecoderLayer; the same one several times where it is shared
-    final: nn.Module | None  # the norm after the last layer
+    layers: Sequence[Layer]  # the same one several times where it is shared
+    final: forms.NormForm | None  # the norm after the last layer
     kind: Kind
-    position: Position  # the stack's own; those in the layers are of its type
+    width: int  # D
+    position: forms.PositionForm  # the stack's own; those in the layers are of its kind
+    entrance: Any  # the stack's position itself
 
 
 class Inexpressible(ValueError):  # noqa: N818  (it says what is the matter, as ValueError does not)
@@ -106,12 +100,13 @@ def recognise(model: Model) -> dict[str, Recognised]:
     if model.kind == "encoder_only":
         raise Inexpressible("a model of kind encoder_only writes no text, and is not exported to CTranslate2")
     for table in model.tables:
-        reader.need("embedding", table, (TokenEmbedding, Factors), "reads words by one table")
-    reader.need("head", model.head, (SoftmaxHead,), "ends with one softmax over one table")
+        reader.need("embedding", table, (forms.EmbeddingForm,), "reads words by one table")
+    reader.need("head", model.head, (forms.SoftmaxForm,), "ends with one softmax over one table")
     parts: Any = model
     if model.kind == "decoder_only":
         return {"only": reader.stack(parts.input, parts.stack, "stack")}
-    reader.need("bridge", parts.bridge, (LastState,), "lets every decoder layer read the encoder's last state")
+    how = "lets every decoder layer read the encoder's last state"
+    reader.need("bridge", parts.bridge, (forms.LastStateForm,), how)
     return {
         "encoder": reader.stack(parts.encoder_input, parts.encoder, "stack"),
         "decoder": reader.stack(parts.decoder_input, parts.decoder, "decoder_stack"),
@@ -120,19 +115,18 @@ def recognise(model: Model) -> dict[str, Recognised]:
 
 def table_of(table: nn.Module) -> Tensor:
     """The table E (V, D) of an embedding; of factors, their product."""
-    if isinstance(table, Factors) and table.projection is not None:
-        return table.weight @ table.projection.weight.T
-    assert isinstance(table, TokenEmbedding | Factors)
-    return table.weight
+    form = form_of(table)
+    assert isinstance(form, forms.EmbeddingForm)
+    return form.weight if form.projection is None else form.weight @ form.projection.T
 
 
-def branch_scale(residual: nn.Module) -> Tensor | float:
+def branch_scale(residual: forms.ResidualForm) -> Tensor | float:
     """What a residual connection multiplies its branch by: α of a ReZero, which the branch's last map can take in."""
-    return residual.alpha if isinstance(residual, NormedReZero) else 1.0
+    return 1.0 if residual.gain is None else residual.gain
 
 
 class _Reader:
-    """Looks at the parts, and refuses."""
+    """Looks at the forms of parts, and refuses."""
 
     def __init__(self, model: Model):
         self.owners = {slot: each.name for each in model.assembly.modifications for slot in find(each.name).slots}
@@ -142,105 +136,117 @@ class _Reader:
         name = what if owner in (None, what) else f"{owner} ({what})"
         raise Inexpressible(f"{name} can't be exported to CTranslate2, {why}")
 
-    def need(self, slot: str, part: Any, known: tuple[type, ...], how: str) -> Any:
-        """The part, if it is of a type that is known; `how` says how CTranslate2 does it."""
-        if type(part) not in known:
-            self.refuse(slot, type(part).__name__, f"which {how}")
-        return part
+    def need(self, slot: str, part: nn.Module, known: tuple[type[forms.Form], ...], how: str) -> Any:
+        """The form of a part, if it is a known one; `how` says how CTranslate2 does it."""
+        form = form_of(part)
+        if not isinstance(form, known):
+            changed = " with a hook" if forms.altered(part) else ""
+            self.refuse(slot, type(part).__name__ + changed, f"which {how}")
+        return form
 
-    def stack(self, entrance: Any, stack: Any, slot: str) -> Recognised:
-        self.need(slot, stack, (Stack, SharedStack), "applies layer after layer, each once")
-        layers = [stack.layer] * stack.times if isinstance(stack, SharedStack) else list(stack.layers)
-        for layer in {id(layer): layer for layer in layers}.values():
-            self.layer(layer)
+    def stack(self, entrance: Any, stack: nn.Module, slot: str) -> Recognised:
+        form = self.need(slot, stack, (forms.StackForm,), "applies layer after layer, each once")
+        found = {id(layer): self.layer(layer) for layer in form.layers}
+        layers = [found[id(layer)] for layer in form.layers]
         kinds = {self.kind(layer) for layer in layers}
         if len(kinds) > 1:
             self.refuse(slot, "a stack whose layers differ", "whose layers are all alike")
         (kind,) = kinds
-        final = self.final(stack.final, kind)
-        position = self.position(entrance.position, layers)
-        return Recognised(
-            self.need("position", entrance, (Input,), "adds positions to words"), layers, final, kind, position
-        )
+        final, width = self.final(form.final, kind), layers[0].attention.output.weight.shape[0]
+        start = self.need("position", entrance, (forms.InputForm,), "adds positions to words").position
+        return Recognised(layers, final, kind, width, self.position(start, layers), start)
 
-    def layer(self, layer: Any) -> None:
-        slot = (
-            "decoder_layer" if type(layer) is not EncoderLayer and "decoder_layer" in self.owners else "encoder_layer"
-        )
-        self.need(slot, layer, (EncoderLayer, DecoderLayer), "has self-attention, cross-attention and a feed-forward")
-        self.need("attention", layer.attention, (Attention,), "attends by queries, keys and values")
-        self.need("feed_forward", layer.feed_forward, (FeedForward, Gated), "has a plain or a gated feed-forward")
-        if isinstance(layer, DecoderLayer):
-            self.need("cross", layer.cross, (CrossAttention,), "attends by queries, keys and values")
-            if layer.cross.heads != layer.attention.heads:
-                what = f"{layer.cross.heads} heads in cross-attention and {layer.attention.heads} in self-attention"
+    def layer(self, layer: nn.Module) -> Layer:
+        form = form_of(layer)
+        plain = type(form) is forms.EncoderLayerForm
+        slot = "decoder_layer" if not plain and "decoder_layer" in self.owners else "encoder_layer"
+        how = "has self-attention, cross-attention and a feed-forward"
+        form = self.need(slot, layer, (forms.EncoderLayerForm, forms.DecoderLayerForm), how)
+        how = "attends by queries, keys and values"
+        attention = self.maps("attention", self.need("attention", form.attention, (forms.AttentionForm,), how))
+        how = "has a plain or a gated feed-forward"
+        inner = self.maps("feed_forward", self.need("feed_forward", form.feed_forward, (forms.FeedForwardForm,), how))
+        cross = None
+        if isinstance(form, forms.DecoderLayerForm):
+            how = "attends by queries, keys and values"
+            cross = self.maps("cross", self.need("cross", form.cross, (forms.CrossAttentionForm,), how))
+            if cross.heads != attention.heads:
+                what = f"{cross.heads} heads in cross-attention and {attention.heads} in self-attention"
                 self.refuse("cross", what, "which has the same number of heads in both")
-        for residual in residuals(layer):
-            known = (PreNorm, PostNorm, NormedReZero)
-            self.need("residual", residual, known, "has a norm before or after every sub-layer")
+        return Layer(attention, cross, inner, tuple(self.residual(residual) for residual in form.residuals))
 
-    def kind(self, layer: Any) -> Kind:
-        around, feed_forward = residuals(layer), layer.feed_forward
-        if len({type(residual) for residual in around}) > 1 or len({self.norm(r.norm) for r in around}) > 1:
+    def maps(self, slot: str, form: Any) -> Any:
+        """The form with the forms of its linear maps in their place."""
+        names = [name for name in ("qkv", "q", "kv", "inner", "outer", "output") if name in vars(form)]
+        linear = {name: self.need(slot, vars(form)[name], (forms.LinearForm,), "multiplies matrices") for name in names}
+        biased = slot == "feed_forward"
+        for name, each in linear.items():
+            if biased != (each.bias is not None):
+                self.refuse(slot, f"{'no' if biased else 'a'} bias in {name}", "where feed-forwards have biases only")
+        return replace(form, **linear)
+
+    def residual(self, residual: nn.Module) -> forms.ResidualForm:
+        known = (forms.PreNormForm, forms.PostNormForm)
+        form = self.need("residual", residual, known, "has a norm before or after every sub-layer")
+        return replace(form, norm=self.norm(form.norm))
+
+    def kind(self, layer: Layer) -> Kind:
+        around = layer.residuals
+        pre_norm = {isinstance(each, forms.PreNormForm) for each in around}
+        norms = {(each.norm.centred, each.norm.epsilon) for each in around}
+        if len(pre_norm) > 1 or len(norms) > 1:
             self.refuse("residual", "a layer whose residual connections differ", "where all of a layer are alike")
-        rms_norm, epsilon = self.norm(around[0].norm)
+        ((centred, epsilon),) = norms
         heads = layer.attention.heads
         return Kind(
-            pre_norm=not isinstance(around[0], PostNorm),
-            rms_norm=rms_norm,
+            pre_norm=pre_norm == {True},
+            rms_norm=not centred,
             epsilon=epsilon,
-            activation=self.activation(feed_forward),
-            gated=isinstance(feed_forward, Gated),
+            activation=self.activation(layer.feed_forward),
+            gated=layer.feed_forward.gated,
             heads=heads,
-            d_head=layer.attention.output.in_features // heads,
+            d_head=layer.attention.output.weight.shape[1] // heads,
         )
 
-    def norm(self, norm: nn.Module) -> tuple[bool, float]:
-        """Whether it is an RMS norm, and its ε."""
-        self.need("norm", norm, (nn.LayerNorm, RMSNorm), "has layer norm and RMS norm")
-        if isinstance(norm, nn.LayerNorm):
-            return False, norm.eps
-        assert isinstance(norm, RMSNorm)
-        if norm.channels != len(norm.weight):
-            what = f"an RMS norm of {norm.channels} out of {len(norm.weight)} channels"
+    def norm(self, norm: nn.Module) -> forms.NormForm:
+        form = self.need("norm", norm, (forms.NormForm,), "has layer norm and RMS norm")
+        if form.channels != len(form.weight):
+            what = f"an RMS norm of {form.channels} out of {len(form.weight)} channels"
             self.refuse("norm", what, "whose RMS norm is over all of them")
-        return True, RMS_EPSILON
+        if form.centred != (form.bias is not None):
+            self.refuse("norm", type(norm).__name__, "whose layer norm has a bias, and whose RMS norm has none")
+        return form
 
-    def final(self, final: nn.Module, kind: Kind) -> nn.Module | None:
-        if isinstance(final, nn.Identity):
+    def final(self, final: nn.Module, kind: Kind) -> forms.NormForm | None:
+        if isinstance(form_of(final), forms.IdentityForm):
             return None
         if not kind.pre_norm:
             self.refuse("final", "a norm after a post-norm stack", "which has none there")
-        if self.norm(final) != (kind.rms_norm, kind.epsilon):
+        norm = self.norm(final)
+        if (norm.centred, norm.epsilon) != (not kind.rms_norm, kind.epsilon):
             self.refuse("final", "a last norm unlike the others", "whose norms are all alike")
-        return final
+        return norm
 
-    def activation(self, feed_forward: Any) -> str:
-        gated = isinstance(feed_forward, Gated)
-        function = feed_forward.gate if gated else feed_forward.activation
-        name = _ACTIVATIONS.get(_plain(function))
+    def activation(self, feed_forward: forms.FeedForwardForm) -> str:
+        name = _ACTIVATIONS.get(_plain(feed_forward.activation))
         if name is None:
-            where = "feed_forward" if gated else "activation"
-            self.refuse(where, _name(function), "whose activations are relu, gelu, swish and sigmoid")
+            where = "feed_forward" if feed_forward.gated else "activation"
+            self.refuse(where, _name(feed_forward.activation), "whose activations are relu, gelu, swish and sigmoid")
         return name
 
-    def position(self, position: Position, layers: Iterable[Any]) -> Position:
-        inside = [layer.attention.position for layer in layers]
-        self.need("position", position, POSITIONS, "has sinusoids, tables, rotary, T5 bias and Shaw's positions")
-        if {type(each) for each in inside} != {type(position)}:
+    def position(self, position: nn.Module, layers: Sequence[Layer]) -> forms.PositionForm:
+        parts = [layer.attention.position for layer in layers]
+        inside: dict[int, Any] = {id(part): form_of(part) for part in parts}
+        how = "has sinusoids, tables, rotary, T5 bias and Shaw's positions"
+        form = self.need("position", position, _POSITIONS, how)
+        if {type(each) for each in inside.values()} != {type(form)}:
             self.refuse("position", "positions that differ within a stack", "where they are all alike")
-        if isinstance(position, T5Bias) and position.per_layer and len({id(each) for each in inside}) > 1:
+        if isinstance(form, forms.T5BiasForm) and form.per_layer and len(inside) > 1:
             why = "where all layers have that of the first (silently, in 4.7.0)"
             self.refuse("position", "a T5 bias for each layer", why)
-        if isinstance(position, Shaw) and any(len(each.keys) > 1 for each in inside):
+        if isinstance(form, forms.ShawForm) and any(len(each.keys) > 1 for each in inside.values()):
             self.refuse("position", "Shaw's positions for each head", "where the heads of a layer share them")
-        return position
-
-
-def residuals(layer: Any) -> list[Any]:
-    """The residual connections of a layer, in order."""
-    across = [layer.around_cross] if isinstance(layer, DecoderLayer) else []
-    return [layer.around_attention, *across, layer.around_feed_forward]
+        return form
 
 
 def _plain(function: Callable[..., Any]) -> tuple[Any, tuple[Any, ...]]:

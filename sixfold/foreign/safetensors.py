@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch
 import torch
@@ -38,5 +37,4 @@ def _same(a: Tensor, b: Tensor) -> bool:
 def roles(model: Model) -> dict[str, str]:
     """Which of the tables in model.safetensors reads the source, reads the target, and writes."""
     place = {id(table): f"tables.{number}" for number, table in enumerate(model.tables)}
-    tables: dict[str, Any] = model._table
-    return {role: place[id(table)] for role, table in tables.items()}
+    return {role: place[id(table)] for role, table in model.roles.items()}

@@ -53,6 +53,11 @@ class Model(nn.Module):
         self.tables = nn.ModuleList(dict.fromkeys(roles.values()))
         self._table = dict(roles)  # not registered: a module must not be listed twice
 
+    @property
+    def roles(self) -> Mapping[str, Any]:
+        """The table that serves each role: "source", "target", "output"; one may serve several."""
+        return self._table
+
     def _complete(self, spec: Spec) -> None:
         """After all parts are there."""
         self._init(self, spec)

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from sixfold.core import forms
 from sixfold.core.call import Call
 from sixfold.core.parts import ModelPart
 from sixfold.core.place import Place, Sizes
@@ -33,6 +34,9 @@ class SharedStack(ModelPart):
 
     def units(self) -> tuple[nn.Module]:
         return (self.layer,)
+
+    def form(self) -> forms.StackForm:
+        return forms.StackForm([self.layer] * self.times, self.final)
 
 
 def one_layer(spec: Spec, place: Place, who: str) -> nn.Module:

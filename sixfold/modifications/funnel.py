@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sixfold.core.call import Call
-from sixfold.core.parts import ModelPart
+from sixfold.core.forms import AttentionForm
+from sixfold.core.parts import ModelPart, form_of
 from sixfold.core.place import Place
 from sixfold.spec.registry import modification
 from sixfold.spec.spec import Spec
-from sixfold.transformer import Attention, EncoderLayer, Residual, look, merge_heads, run, split_heads
+from sixfold.transformer import EncoderLayer, Residual, look, merge_heads, run, split_heads
 
 
 class FunnelStack(ModelPart):
@@ -64,7 +66,8 @@ class PooledQueries(NarrowingLayer):
 
     def __init__(self, spec: Spec, place: Place, pool: int):
         super().__init__(spec, place, pool)
-        if type(self.attention) is not Attention:
+        self.asked = form_of(self.attention)
+        if not isinstance(self.asked, AttentionForm):
             raise ValueError("funnel pools the queries of plain attention; with another one take funnel_study")
         if not isinstance(self.around_attention, Residual):
             name = type(self.around_attention).__name__
@@ -72,20 +75,20 @@ class PooledQueries(NarrowingLayer):
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
         after, means = shortened(call, x, self.pool), mean_of_neighbours(x, call, self.pool)
-        asking = partial(ask, self.attention, self.around_attention.before(x), call, self.pool)
+        asking = partial(ask, self.asked, self.attention.place, self.around_attention.before(x), call, self.pool)
         return self.around_feed_forward(self.around_attention(means, asking, after), self.feed_forward, after)
 
 
-def ask(attention: Attention, all_tokens: Tensor, call: Call, pool: int, means: Tensor, after: Call) -> Tensor:
-    """Attention with queries from the means, and keys and values from all tokens."""
-    inner = attention.output.in_features
+def ask(attention: Any, place: Place, all_tokens: Tensor, call: Call, pool: int, means: Tensor, after: Call) -> Tensor:
+    """Attention, by its form, with queries from the means, and keys and values from all tokens."""
+    inner = attention.qkv.weight.shape[0] // 3
     (q,) = split_heads(F.linear(means, attention.qkv.weight[:inner]), attention.heads, 1)
     k, v = split_heads(F.linear(all_tokens, attention.qkv.weight[inner:]), attention.heads, 2)
     among_tokens = replace(call, positions=after.positions * pool)  # a mean stands where the first of its tokens does
     if call.positioner is not None:
         among_tokens = replace(among_tokens, position=call.positioner.prepare(means, among_tokens))
     q, k = attention.position.rotate(q, among_tokens), attention.position.rotate(k, call)
-    return attention.output(merge_heads(look(attention.place, among_tokens, q, k, v, call.sight, attention.position)))
+    return attention.output(merge_heads(look(place, among_tokens, q, k, v, call.sight, attention.position)))
 
 
 def means_of(x: Tensor, call: Call, pool: int) -> int:

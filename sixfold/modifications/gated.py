@@ -11,15 +11,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sixfold.core import forms
 from sixfold.core.call import Call
 from sixfold.core.init import truncated
+from sixfold.core.parts import ModelPart
 from sixfold.core.place import Place, Sizes
 from sixfold.modifications.activations import gelu
 from sixfold.spec.registry import modification
 from sixfold.spec.spec import Spec
 
 
-class Gated(nn.Module):
+class Gated(ModelPart):
     """(φ(x W_a + b_a) ⊙ (x W_b + b_b)) W₂ + b₂ at every position alike."""
 
     def __init__(self, spec: Spec, place: Place, gate: Callable[[Tensor], Tensor]):
@@ -31,6 +33,9 @@ class Gated(nn.Module):
     def forward(self, x: Tensor, call: Call) -> Tensor:
         a_BLF, b_BLF = self.inner(x).chunk(2, dim=-1)
         return self.outer(self.gate(a_BLF) * b_BLF)
+
+    def form(self) -> forms.FeedForwardForm:
+        return forms.FeedForwardForm(self.inner, self.outer, self.gate, gated=True)
 
 
 def itself(a: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sixfold.core import forms
 from sixfold.core.call import Call
 from sixfold.core.place import Place
 from sixfold.spec.registry import modification
@@ -29,6 +30,9 @@ class LearnedPositions(Position):
 
     def embed(self, x: Tensor, call: Call) -> Tensor:
         return x + F.embedding(call.positions, self.table)
+
+    def form(self) -> forms.LearnedPositionsForm:
+        return forms.LearnedPositionsForm(None if self.limit is None else self.table)
 
 
 @modification("1705.03122", adds=lambda sizes, length=512: 2 * length * sizes.d_model)

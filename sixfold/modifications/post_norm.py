@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
+from sixfold.core import forms
 from sixfold.core.dropout import Dropout
 from sixfold.core.place import Place
 from sixfold.spec.registry import modification
@@ -13,7 +14,7 @@ from sixfold.spec.spec import Spec
 from sixfold.transformer import Residual
 
 
-class PostNorm(Residual):
+class PostNorm(Residual, form=forms.PostNormForm):
     """x ← Norm(x + Drop(Sublayer(x)))"""
 
     def __init__(self, spec: Spec, place: Place):

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from sixfold.core import forms
 from sixfold.core.dropout import Dropout
 from sixfold.core.place import Place
 from sixfold.modifications.rezero import alphas
@@ -30,6 +31,9 @@ class NormedReZero(Residual):
 
     def after(self, x: Tensor, y: Tensor) -> Tensor:
         return x + self.alpha * self.dropout(y)
+
+    def form(self) -> forms.PreNormForm:
+        return forms.PreNormForm(self.norm, gain=self.alpha)
 
 
 @modification("2003.04887", adds=alphas)

@@ -10,12 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sixfold.core import forms
+from sixfold.core.parts import ModelPart
 from sixfold.core.place import Place, Sizes
 from sixfold.spec.registry import modification
 from sixfold.spec.spec import Spec
 
+EPSILON = 1e-6
 
-class RMSNorm(nn.Module):
+
+class RMSNorm(ModelPart):
     """g ⊙ x / √(mean of x_i² + ε), the mean over the first `fraction` of the channels."""
 
     def __init__(self, spec: Spec, place: Place, fraction: float = 1.0):
@@ -28,6 +32,9 @@ class RMSNorm(nn.Module):
         exact = torch.promote_types(x.dtype, torch.float32)  # half precision cannot add up squares
         return _Scaled.apply(x.to(exact), self.weight.to(exact), self.channels).to(x.dtype)
 
+    def form(self) -> forms.NormForm:
+        return forms.NormForm(self.weight, None, EPSILON, centred=False, channels=self.channels)
+
 
 class _Scaled(torch.autograd.Function):
     """g ⊙ x r with r = 1/√(Σ_{i ≤ k} x_i² / k + ε), and its gradient by hand: autograd's takes thrice as long.
@@ -37,7 +44,7 @@ class _Scaled(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, g: Tensor, k: int) -> Tensor:
-        r = (torch.linalg.vector_norm(x[..., :k], dim=-1, keepdim=True).square() / k + 1e-6).rsqrt()
+        r = (torch.linalg.vector_norm(x[..., :k], dim=-1, keepdim=True).square() / k + EPSILON).rsqrt()
         ctx.save_for_backward(x, g, r)
         ctx.k = k
         return (x * r).mul_(g)

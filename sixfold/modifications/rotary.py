@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from sixfold.core import forms
 from sixfold.core.call import Call
 from sixfold.core.place import Place
 from sixfold.spec.registry import modification
@@ -15,7 +16,7 @@ from sixfold.spec.spec import Spec
 from sixfold.transformer import Position
 
 
-class Rotary(Position):
+class Rotary(Position, form=forms.RotaryForm):
     """Turns each pair (x_2i, x_2i+1) of a query or key by the angle t·base^(−2i/K)."""
 
     def __init__(self, spec: Spec, place: Place, base: float):

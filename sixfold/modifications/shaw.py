@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from sixfold.core import forms
 from sixfold.core.call import Call
 from sixfold.core.place import Place, Sizes
 from sixfold.spec.registry import modification
@@ -16,12 +17,14 @@ from sixfold.spec.spec import Spec
 from sixfold.transformer import Position
 
 
-class Shaw(Position):
+class Shaw(Position, form=forms.ShawForm):
     """A vector for each clipped distance c(j − i), added to keys and to values; own tables in each layer."""
 
     def __init__(self, spec: Spec, place: Place, distance: int, per_head: bool):
         super().__init__(spec, place)
         self.distance = distance
+        self.register_parameter("keys", None)
+        self.register_parameter("to_values", None)
         if place.layer is None:  # what belongs to the stack is only which distance is where
             return
         shape = (spec.sizes.heads if per_head else 1, 2 * distance + 1, spec.sizes.d_head)

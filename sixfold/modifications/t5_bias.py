@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sixfold.core import forms
 from sixfold.core.call import Call
 from sixfold.core.place import Place, Sizes
 from sixfold.spec.registry import modification
@@ -34,12 +35,13 @@ def bucket(distance: Tensor, buckets: int, max_distance: int, causal: bool) -> T
     return offset + torch.where(near < exact, near, far.clamp(max=buckets - 1))
 
 
-class T5Bias(Position):
+class T5Bias(Position, form=forms.T5BiasForm):
     """scores_hij ← scores_hij + b[h, bucket(j − i)], one table b for a stack, or one for each layer."""
 
     def __init__(self, spec: Spec, place: Place, buckets: int, max_distance: int, per_layer: bool):
         super().__init__(spec, place)
         self.buckets, self.max_distance, self.causal = buckets, max_distance, place.causal
+        self.register_parameter("table", None)
         if per_layer == (place.layer is not None):
             self.table = nn.Parameter(torch.empty(buckets, spec.sizes.heads))
             nn.init.xavier_uniform_(self.table)

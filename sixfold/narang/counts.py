@@ -35,7 +35,7 @@ def look_ups(model: Model) -> int:
     def numbers(table: nn.Module) -> int:
         return sum(m.weight.numel() for m in table.modules() if isinstance(m, TokenEmbedding | Factors))
 
-    return SOURCE_LENGTH * numbers(model._table["source"]) + TARGET_LENGTH * numbers(model._table["target"])
+    return SOURCE_LENGTH * numbers(model.roles["source"]) + TARGET_LENGTH * numbers(model.roles["target"])
 
 
 def dispatch(model: Model) -> int:
@@ -56,7 +56,7 @@ def slots(model: Model) -> int:
 def tails(model: Model) -> int:
     """The tails of an adaptive softmax were computed for a quarter of the tokens, not for all."""
     left_out = TARGET_LENGTH - -(-TARGET_LENGTH // 4)
-    table = model._table["output"]
+    table = model.roles["output"]
     if not isinstance(model.head, AdaptiveHead) or not isinstance(table, Clusters):
         return 0
     return -left_out * sum(p.numel() for cluster in list(table.clusters)[1:] for p in cluster.parameters())

@@ -34,7 +34,7 @@ def everybody(subject, search, folder, precisions=("float32",)):
 def tame(model):
     """What is never said is also most unlikely: nobody but us is told of it. (Coordinate 0 is for nothing else.)"""
     model.decoder.final.bias[0] += 20
-    table = model._table["output"].weight
+    table = model.roles["output"].weight
     table[:, 0] = 0
     table[list(CONTROLS_NEVER_WRITTEN), 0] = -5
     table[EOS, 0] = 0.1  # and texts end soon: at the limit each has a way of its own

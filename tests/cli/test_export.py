@@ -86,7 +86,7 @@ def test_programs_write_unknown_words_and_ends_of_lines_as_we_do(to, kind, shown
     made = opened(kind, source=WORDS, target=WORDS, encoder_layers=1, decoder_layers=1)
     instead = {UNK: "cat"} if kind == "encoder_decoder" else {UNK: "cat", WORDS.encode("\n")[0]: "how"}
     with torch.no_grad():
-        table = made.model._table["output"].weight
+        table = made.model.roles["output"].weight
         table[[*instead]] = 1.01 * table[[WORDS.encode(word)[0] for word in instead.values()]]
     run = saved(made, tmp_path / "run")
     export(run, to, tmp_path / "out", lines=3)

@@ -75,7 +75,7 @@ def test_a_prompt_that_is_too_long_is_read_from_behind():
 def test_what_the_model_can_tell_apart_is_a_limit():
     writer = small_writer(wishes=("learned_positions:length=8",), max_length=100)
     with torch.no_grad():
-        writer.model._table["output"].weight[EOS] = 0
+        writer.model.roles["output"].weight[EOS] = 0
     short, long = writer.generate(["a", "the cat sat"])
     assert len(short.tokens) == 6  # and BOS, and the prompt
     assert len(long.tokens) == 4

@@ -121,7 +121,7 @@ def test_what_the_model_can_tell_apart_limits_too():
     translator = small_translator(("learned_positions:length=6",), max_ratio=50.0)
     assert translator.model.limits == {"encoder": 6, "decoder": 6}
     with torch.no_grad():
-        translator.model._table["output"].weight[EOS] = 0  # less likely than some word always is: no end
+        translator.model.roles["output"].weight[EOS] = 0  # less likely than some word always is: no end
     found = translator.translate(["a b c d e", "a b c d e f g", "a"])
     assert [(len(line.tokens), line.ended) for line in found] == [(5, False)] * 3  # and BOS
     note = "the source has 7 tokens and was truncated to 5 (all that this model can read)"
@@ -144,7 +144,7 @@ def always(translator, *ids):
     """Make the model say these ids, each as likely as the others, whatever it reads."""
     model = translator.model
     with torch.no_grad():
-        table = model._table["output"].weight
+        table = model.roles["output"].weight
         table[:] = 0
         table[list(ids)] = model.decode(torch.tensor([[BOS]]), model.encode(torch.tensor([[5, EOS]])))[0, 0]
 

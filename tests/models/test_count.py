@@ -88,7 +88,7 @@ def test_models_of_one_stack():
 def test_one_vocabulary_has_one_table():
     model = sixfold.build(sixfold.Sizes(**SMALL, vocab=11), seed=1)
     assert len(model.tables) == 1
-    assert model._table["source"] is model._table["target"] is model._table["output"] is model.tables[0]
+    assert model.roles["source"] is model.roles["target"] is model.roles["output"] is model.tables[0]
 
 
 def test_separate_vocabularies_share_the_target_side_only():
@@ -96,9 +96,9 @@ def test_separate_vocabularies_share_the_target_side_only():
     model = sixfold.build(sixfold.Sizes(**SMALL, source_vocab=13, target_vocab=11), seed=1)
     assert count(model) == count(joint) + 13 * 16
     assert sorted(table.weight.shape[0] for table in model.tables) == [11, 13]
-    assert model._table["source"].weight.shape == (13, 16)
-    assert model._table["target"] is model._table["output"]
-    assert model._table["target"] is not model._table["source"]
+    assert model.roles["source"].weight.shape == (13, 16)
+    assert model.roles["target"] is model.roles["output"]
+    assert model.roles["target"] is not model.roles["source"]
 
 
 def resident() -> int:

@@ -104,8 +104,8 @@ def test_tables_do_not_decay():
 def test_separate_vocabularies_are_cut_apart():
     sizes = small_sizes(vocab=0, source_vocab=100, target_vocab=50)
     model = sixfold.build(sizes, ["adaptive_input"], device="meta")
-    assert [model._table[role].edges for role in ("source", "target")] == [[0, 8, 26, 100], [0, 4, 13, 50]]
-    assert model._table["target"] is model._table["output"]
+    assert [model.roles[role].edges for role in ("source", "target")] == [[0, 8, 26, 100], [0, 4, 13, 50]]
+    assert model.roles["target"] is model.roles["output"]
 
 
 def test_no_vector_is_so_narrow_that_words_cannot_be_told_apart():

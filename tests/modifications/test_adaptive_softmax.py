@@ -23,7 +23,7 @@ def states(*shape, seed=1):
 
 def word_by_word(model, x):
     """log p(v) for one state x (D,), as the formula says it."""
-    table, tails = model._table["output"], model.head.tails.weight
+    table, tails = model.roles["output"], model.head.tails.weight
     scores = [cluster.logits(x) for cluster in table.clusters]
     head = torch.cat([scores[0], tails @ x]).exp()
     found = []
@@ -81,7 +81,7 @@ def test_the_loss_and_its_gradients_are_those_of_the_log_probs(modification, smo
     model = small_model(modifications=(modification,))
     x, targets = states(2, 7).requires_grad_(), torch.tensor([[0, 1, 4, 5, 19, 20, 49], [46, 45, 3, 0, 0, 0, 0]])
     leaves = [x, *model.tables.parameters(), *model.head.parameters()]
-    total, tokens, _ = model.head.loss(x, model._table["output"], targets, smoothing)
+    total, tokens, _ = model.head.loss(x, model.roles["output"], targets, smoothing)
     q = torch.full((14, 50), smoothing / 49, dtype=torch.float64).scatter(1, targets.view(-1, 1), 1 - smoothing)
     q = q.masked_fill(torch.arange(50) == 0, 0) * (targets.view(-1, 1) != 0)
     expected = -(q * model.log_probs(x).flatten(0, 1)).sum()
@@ -89,7 +89,7 @@ def test_the_loss_and_its_gradients_are_those_of_the_log_probs(modification, smo
     assert_close(total, expected)
     assert_close(torch.autograd.grad(total * 3, leaves), torch.autograd.grad(expected * 3, leaves))
     with torch.no_grad():
-        assert_close(model.head.loss(x, model._table["output"], targets, smoothing)[0], expected.detach())
+        assert_close(model.head.loss(x, model.roles["output"], targets, smoothing)[0], expected.detach())
 
 
 def test_a_tail_learns_only_from_its_words():

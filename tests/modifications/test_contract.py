@@ -72,7 +72,7 @@ def test_no_state_depends_on_a_later_input(kind, modifications):
     model, generator = made(kind, modifications), seeded(1)
     memory = (model.encode(random_ids(2, 4, generator)),) if kind == "encoder_decoder" else ()
     embedded = []
-    hook = model._table["target"].register_forward_hook(lambda table, ids, x: embedded.append(x))
+    hook = model.roles["target"].register_forward_hook(lambda table, ids, x: embedded.append(x))
     states = model.decode(random_ids(2, 6, generator), *memory)
     hook.remove()
     direction = torch.randn(states.shape[-1], dtype=states.dtype, generator=generator)  # a plain sum is 0 after a norm

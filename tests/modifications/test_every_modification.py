@@ -138,7 +138,7 @@ def copied(model, data):
     memory = model.encode(data.source)
     blind = memory._replace(states=tuple(torch.zeros_like(s) for s in memory.states))
     with_memory, without = (
-        model.head.loss(model.decode(data.inputs, m), model._table["output"], data.targets)[0] for m in (memory, blind)
+        model.head.loss(model.decode(data.inputs, m), model.roles["output"], data.targets)[0] for m in (memory, blind)
     )
     return with_memory < without / 3
 

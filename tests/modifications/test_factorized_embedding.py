@@ -41,7 +41,7 @@ def test_with_full_width_and_an_identity_it_is_the_plain_model():
 
 def test_the_output_is_a_full_table_unless_it_is_shared():
     model = small_model(modifications=("factorized_embedding:inner=3",))
-    table = model._table
+    table = model.roles
     assert table["source"] is table["target"]
     assert isinstance(table["target"], Factors)
     assert type(table["output"]) is TokenEmbedding
@@ -52,7 +52,7 @@ def test_the_output_is_a_full_table_unless_it_is_shared():
 
 def test_separate_vocabularies_have_factors_of_their_own():
     model = small_model(modifications=("factorized_embedding:inner=3",), vocab=0, source_vocab=40, target_vocab=30)
-    assert [tuple(model._table[role].weight.shape) for role in ("source", "target", "output")] == [
+    assert [tuple(model.roles[role].weight.shape) for role in ("source", "target", "output")] == [
         (40, 3),
         (30, 3),
         (30, 16),
@@ -60,8 +60,8 @@ def test_separate_vocabularies_have_factors_of_their_own():
     shared = small_model(
         modifications=("factorized_shared_embedding:inner=3",), vocab=0, source_vocab=40, target_vocab=30
     )
-    assert shared._table["target"] is shared._table["output"]
-    assert shared._table["source"].weight.shape == (40, 3)
+    assert shared.roles["target"] is shared.roles["output"]
+    assert shared.roles["source"].weight.shape == (40, 3)
 
 
 def test_the_product_starts_as_a_plain_table():

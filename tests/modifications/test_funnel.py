@@ -63,7 +63,7 @@ def test_means_ask_all_tokens(norm):
     layer, call = model.encoder.layers[1], begin(ids, None, causal=False)
     if norm == ("rezero",):
         layer.around_attention.alpha += 0.5
-    x, call = model.encoder_input(ids, model._table["source"], call)
+    x, call = model.encoder_input(ids, model.roles["source"], call)
     x = model.encoder.layers[0](x, call)
     means = torch.stack([x[0, :2].mean(0), x[0, 2:4].mean(0), x[0, 4]])
     norm_of = layer.around_attention.norm if not norm else torch.nn.Identity()
@@ -85,7 +85,7 @@ def test_means_ask_all_tokens(norm):
 def test_it_is_its_layers_with_a_mean_in_the_middle_of_some(position):
     model, ids = small_model(modifications=("funnel_study", position), **DEEP), random_ids(2, 9, seeded(4))
     call = begin(ids, None, causal=False)
-    x, call = model.encoder_input(ids, model._table["source"], call)
+    x, call = model.encoder_input(ids, model.roles["source"], call)
     for depth, layer in enumerate(model.encoder.layers):
         x = layer.around_attention(x, layer.attention, call)
         if depth in (2, 4):
@@ -93,7 +93,7 @@ def test_it_is_its_layers_with_a_mean_in_the_middle_of_some(position):
                 x = torch.cat([x, x[:, -1:]], 1)  # the mean of a token with itself
             x = (x[:, ::2] + x[:, 1::2]) / 2
             anew = begin(ids[:, : x.shape[1]], None, causal=False)  # positions 0, 1, …
-            _, call = model.encoder_input(ids[:, : x.shape[1]], model._table["source"], anew)
+            _, call = model.encoder_input(ids[:, : x.shape[1]], model.roles["source"], anew)
         x = layer.around_feed_forward(x, layer.feed_forward, call)
     assert_close(model.encode(ids).states[-1], model.encoder.final(x))
 

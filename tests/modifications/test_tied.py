@@ -12,7 +12,7 @@ ROLES = ("source", "target", "output")
 def vectors(model):
     """What each role makes of the same ids or states."""
     ids, x = random_ids(2, 4, seeded(1)), torch.randn(3, 16, dtype=torch.float64, generator=seeded(2))
-    return {"source": model._table["source"](ids), "target": model._table["target"](ids), "output": model.log_probs(x)}
+    return {"source": model.roles["source"](ids), "target": model.roles["target"](ids), "output": model.log_probs(x)}
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_a_change_of_one_table_changes_the_roles_that_share_it(modifications, to
     for group in together:
         for role in group:
             before = vectors(model)
-            model._table[role].weight.mul_(1.5)
+            model.roles[role].weight.mul_(1.5)
             after = vectors(model)
             assert tuple(r for r in ROLES if not torch.equal(before[r], after[r])) == group
 
@@ -45,8 +45,8 @@ def test_a_loaded_model_shares_what_the_saved_one_shared(modification, tmp_path)
     assert len(loaded.tables) == len(model.tables)
     for one in ROLES:
         for other in ROLES:
-            same = model._table[one] is model._table[other]
-            assert (loaded._table[one].weight is loaded._table[other].weight) == same
+            same = model.roles[one] is model.roles[other]
+            assert (loaded.roles[one].weight is loaded.roles[other].weight) == same
 
 
 def test_separate_vocabularies():
@@ -56,7 +56,7 @@ def test_separate_vocabularies():
     plain, decoder, untied = (sixfold.build(sizes, m, seed=1) for m in ([], ["tied_decoder"], ["untied"]))
     for model in (plain, decoder):
         assert [table.weight.shape[0] for table in model.tables] == [40, 30]
-        assert model._table["target"] is model._table["output"]
+        assert model.roles["target"] is model.roles["output"]
     assert [table.weight.shape[0] for table in untied.tables] == [40, 30, 30]
 
 

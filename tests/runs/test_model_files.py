@@ -131,7 +131,7 @@ def test_what_is_shared_is_stored_once_and_shared_again(saved, model):
     assert sum(t.numel() for t in stored.values()) == sum(p.numel() for p in model.parameters())
     assert [name for name, t in stored.items() if t.shape == (13, 16)] == ["tables.0.weight"]
     loaded = sixfold.load_model(saved)
-    assert loaded._table["source"] is loaded._table["target"] is loaded._table["output"] is loaded.tables[0]
+    assert loaded.roles["source"] is loaded.roles["target"] is loaded.roles["output"] is loaded.tables[0]
     with torch.no_grad():
         loaded.tables[0].weight.zero_()
     assert torch.allclose(log_probs(loaded), torch.full((), 1 / 13).log())

@@ -17,5 +17,5 @@ def small_writer(tokenizer=LETTERS, wishes=(), context=None, **keys):
     model = moved_model("decoder_only", ("untied", *wishes), vocab=len(tokenizer))
     with torch.no_grad():
         noise = torch.randn(len(tokenizer), 16, generator=seeded(2), dtype=torch.float64)
-        model._table["output"].weight += noise
+        model.roles["output"].weight += noise
     return Generator(model, Tokenizers(tokenizer, tokenizer), Decoding(**{"max_length": 12, **keys}), context=context)

@@ -27,7 +27,7 @@ def opened(kind="encoder_decoder", wishes=(), source=SYMBOLS, target=SYMBOLS, **
     tables = () if any("embedding" in wish or "tied" in wish for wish in wishes) else ("untied",)
     model = moved_model(kind, (*wishes, *tables), dtype=torch.float32, **words, **sizes)
     with torch.no_grad():
-        for p in model._table["output"].parameters():
+        for p in model.roles["output"].parameters():
             p += torch.randn(p.shape, generator=seeded(6))
     return OpenedRun(model, Tokenizers(source, target), read_config(None, {"model.kind": kind, **SETTINGS}))
 

@@ -25,7 +25,7 @@ def small_translator(wishes=(), tokenizers=Tokenizers(LETTERS, SHOUTED), seed=0,
     model = moved_model(modifications=("untied", *wishes), seed=seed, **sizes)
     with torch.no_grad():
         noise = torch.randn(len(tokenizers.target), 16, generator=seeded(2), dtype=torch.float64)
-        model._table["output"].weight += noise
+        model.roles["output"].weight += noise
     return Translator(model, tokenizers, Decoding(**keys))
 
 

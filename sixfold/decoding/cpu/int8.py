@@ -26,6 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sixfold.core import forms
+from sixfold.core.parts import ModelPart
 from sixfold.decoding.cpu import gemm
 from sixfold.models.model import Model
 from sixfold.transformer import TokenEmbedding
@@ -133,14 +135,14 @@ class Matrix:
         return torch.zeros(self.whole.shape[1], dtype=torch.long)
 
 
-class _AsItIs(nn.Module):
+class _AsItIs(ModelPart):
     """What stays in the precision it has, whatever the model around it is brought to: its numbers are another's."""
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         return self
 
 
-class Int8Linear(_AsItIs, nn.Linear):
+class Int8Linear(_AsItIs, nn.Linear, form=forms.Int8LinearForm):
     """A linear map whose product is in 8 bits, from double precision to double precision."""
 
     def __init__(self, linear: nn.Linear):
@@ -157,7 +159,7 @@ class Int8Linear(_AsItIs, nn.Linear):
         return self.matrix(x, self.bias)
 
 
-class Int8Table(_AsItIs, TokenEmbedding):
+class Int8Table(_AsItIs, TokenEmbedding, form=forms.Int8EmbeddingForm):
     """A table that looks words up as they are, in double precision, and scores them in 8 bits."""
 
     def __init__(self, table: TokenEmbedding):

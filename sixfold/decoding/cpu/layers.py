@@ -14,13 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
+from sixfold.core import forms
+from sixfold.core.parts import form_of
 from sixfold.decoding.cpu import gemm, kernels
-from sixfold.decoding.cpu.int8 import Int8Linear, Int8Table, Matrix, sample
+from sixfold.decoding.cpu.int8 import Matrix, sample
 from sixfold.decoding.cpu.llvm import ADD, POSITIVE, SET
-from sixfold.modifications.gated import Gated
-from sixfold.modifications.post_norm import PostNorm
-from sixfold.modifications.rms_norm import RMSNorm
-from sixfold.transformer import FeedForward, PreNorm, TokenEmbedding
 
 _FEW = 32  # rows, which our own product multiplies faster with one thread than torch's with several
 _MUCH, _LITTLE = 64, 1 << 18  # times as large a paper as is needed is given up, if it is larger than this
@@ -79,15 +77,30 @@ class Map(Protocol):
         """y ← max(W x + b, 0)"""
 
 
-LINEAR = nn.Linear, Int8Linear  # and nobody else's
+def is_linear(part: nn.Module) -> bool:
+    return isinstance(form_of(part), forms.LinearForm | forms.Int8LinearForm)
 
 
-def map_of(linear: nn.Module, desk: Desk) -> Map:
+def is_table(part: nn.Module) -> bool:
+    """Whether it looks words up in one table, and scores them by it."""
+    form = form_of(part)
+    return isinstance(form, forms.Int8EmbeddingForm) or (
+        isinstance(form, forms.EmbeddingForm) and form.projection is None
+    )
+
+
+def map_of(part: nn.Module, desk: Desk) -> Map:
     """The map of a linear layer, or that of a table which scores words."""
-    if isinstance(linear, Int8Linear | Int8Table):
-        return _Whole(linear.matrix, getattr(linear, "bias", None), desk)
-    assert isinstance(linear, nn.Linear | TokenEmbedding)
-    return _Float(linear.weight, getattr(linear, "bias", None))
+    match form_of(part):
+        case forms.Int8LinearForm(matrix, bias):
+            return _Whole(matrix, bias, desk)
+        case forms.Int8EmbeddingForm(_, matrix):
+            return _Whole(matrix, None, desk)
+        case forms.LinearForm(weight, bias):
+            return _Float(weight, bias)
+        case forms.EmbeddingForm(weight, None):
+            return _Float(weight, None)
+    raise AssertionError(f"{type(part).__name__} is no linear map")
 
 
 class Weights:
@@ -192,12 +205,14 @@ Norm = Callable[[Sheet, Sheet], None]  # (x, y): y ← Norm(x)
 
 
 def norm_of(norm: nn.Module, desk: Desk) -> Norm:
-    if type(norm) is nn.LayerNorm and norm.bias is not None:
-        weight, bias, epsilon = numbers(norm.weight), numbers(norm.bias), norm.eps
-        return lambda x, y: kernels.norm(x.array, weight, bias, epsilon, y.array)
-    if type(norm) is RMSNorm and norm.channels == len(norm.weight):
-        root = numbers(norm.weight)
-        return lambda x, y: kernels.rms_norm(x.array, root, 1e-6, y.array)
+    form = form_of(norm)
+    if isinstance(form, forms.NormForm) and form.channels == len(form.weight):
+        gain, epsilon = numbers(form.weight), form.epsilon
+        if not form.centred and form.bias is None:
+            return lambda x, y: kernels.rms_norm(x.array, gain, epsilon, y.array)
+        if form.centred and form.bias is not None:
+            bias = numbers(form.bias)
+            return lambda x, y: kernels.norm(x.array, gain, bias, epsilon, y.array)
 
     def as_it_is(x: Sheet, y: Sheet) -> None:
         y.tensor.copy_(norm(x.tensor.to(desk.precision)))
@@ -208,9 +223,15 @@ def norm_of(norm: nn.Module, desk: Desk) -> Norm:
 class Around:
     """x + Sublayer(Norm(x)), or Norm(x + Sublayer(x)): what comes before and after the sub-layer."""
 
-    def __init__(self, residual: Any, desk: Desk):
-        assert type(residual) in (PreNorm, PostNorm)
-        self.norm, self.desk, self.first = norm_of(residual.norm, desk), desk, type(residual) is PreNorm
+    def __init__(self, residual: nn.Module, desk: Desk):
+        form = form_of(residual)
+        assert isinstance(form, forms.ResidualForm)
+        self.norm, self.desk, self.first = norm_of(form.norm, desk), desk, isinstance(form, forms.PreNormForm)
+
+    @staticmethod
+    def knows(residual: nn.Module) -> bool:
+        form = form_of(residual)
+        return isinstance(form, forms.PreNormForm | forms.PostNormForm) and form.gain is None
 
     def before(self, x: Sheet) -> Sheet:
         """What the sub-layer reads."""
@@ -230,13 +251,15 @@ class Inner:
     """A feed-forward layer, plain or gated."""
 
     def __init__(self, layer: nn.Module, desk: Desk):
-        assert isinstance(layer, FeedForward | Gated)
-        self.inner, self.outer, self.desk = map_of(layer.inner, desk), map_of(layer.outer, desk), desk
-        self.activate = _gated(layer.gate) if isinstance(layer, Gated) else layer.activation
+        form = form_of(layer)
+        assert isinstance(form, forms.FeedForwardForm)
+        self.inner, self.outer, self.desk = map_of(form.inner, desk), map_of(form.outer, desk), desk
+        self.activate = _gated(form.activation) if form.gated else form.activation
 
     @staticmethod
     def knows(layer: nn.Module) -> bool:
-        return type(layer) in (FeedForward, Gated) and type(layer.inner) in LINEAR and type(layer.outer) in LINEAR
+        form = form_of(layer)
+        return isinstance(form, forms.FeedForwardForm) and is_linear(form.inner) and is_linear(form.outer)
 
     def add(self, x: Sheet, total: Sheet) -> None:
         """total ← total + the layer's output"""

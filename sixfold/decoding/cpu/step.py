@@ -27,40 +27,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sixfold.core import forms
 from sixfold.core.call import Call
 from sixfold.core.ids import PAD
 from sixfold.core.inputs import begin
 from sixfold.core.masks import Sight
+from sixfold.core.parts import form_of
 from sixfold.decoding.cpu import kernels
-from sixfold.decoding.cpu.int8 import Int8Table, is_quantised
+from sixfold.decoding.cpu.int8 import is_quantised
 from sixfold.decoding.cpu.kv_store import Attic, Room, Shelf, View, make_room
-from sixfold.decoding.cpu.layers import LINEAR, Around, Desk, Inner, Sheet, map_of, norm_of, numbers
+from sixfold.decoding.cpu.layers import Around, Desk, Inner, Sheet, is_linear, is_table, map_of, norm_of, numbers
 from sixfold.decoding.step import ModelStep, Step, next_words, padded, parts_of
 from sixfold.models.encoder_decoder import EncoderDecoder
 from sixfold.models.model import Model
-from sixfold.modifications.learned_positions import LearnedPositions
-from sixfold.modifications.post_norm import PostNorm
-from sixfold.modifications.rotary import Rotary
-from sixfold.transformer import (
-    Attention,
-    CrossAttention,
-    DecoderLayer,
-    EncoderLayer,
-    Input,
-    LastState,
-    Position,
-    PreNorm,
-    Sinusoid,
-    SoftmaxHead,
-    Stack,
-    TokenEmbedding,
-)
+from sixfold.transformer import Input, Position
 
-_KNOWN: dict[str, tuple[type, ...]] = {
-    "attention": (Attention,),
-    "cross": (CrossAttention,),
-    **{f"around_{name}": (PreNorm, PostNorm) for name in ("attention", "cross", "feed_forward")},
-}
 LONG = 128  # source tokens, from which on torch's own attention is faster, sentence by sentence
 
 
@@ -73,27 +54,48 @@ def unknown_part(model: Model) -> str | None:
         return f"a model of kind {model.kind}"
     if any(part._forward_hooks or part._forward_pre_hooks for part in model.modules()):
         return "a hook"
-    return _unknown_in(model.decoder, DecoderLayer)
+    return _unknown_in(model.decoder, forms.DecoderLayerForm)
 
 
-def _unknown_in(stack: Any, kind: type[nn.Module]) -> str | None:
-    if type(stack) is not Stack:
+def _unknown_in(stack: nn.Module, kind: type[forms.EncoderLayerForm]) -> str | None:
+    """The first part of a stack whose form is not known, by its type."""
+    form = form_of(stack)
+    if not isinstance(form, forms.StackForm):
         return type(stack).__name__
-    for layer in stack.layers:
-        if type(layer) is not kind:
+    for layer in form.layers:
+        parts = form_of(layer)
+        if not isinstance(parts, forms.EncoderLayerForm) or type(parts) is not kind:
             return type(layer).__name__
-        for name, part in layer.named_children():
-            if name in _KNOWN and type(part) not in _KNOWN[name]:
-                return type(part).__name__
-        attention: Any = layer.attention
-        cross: Any = layer.cross if kind is DecoderLayer else None
-        linears = [attention.qkv, attention.output, *([cross.q, cross.kv, cross.output] if cross else [])]
-        if not all(type(linear) in LINEAR for linear in linears):
-            return "another kind of linear map"
-        position = attention.position
-        if type(position) is not Rotary and any(map(position.fills, ("rotate", "bias", "values"))):
-            return type(position).__name__
+        if unknown := _unknown_in_layer(parts):
+            return unknown
     return None
+
+
+def _unknown_in_layer(layer: forms.EncoderLayerForm) -> str | None:
+    attention = form_of(layer.attention)
+    if not isinstance(attention, forms.AttentionForm):
+        return type(layer.attention).__name__
+    linears, position = [attention.qkv, attention.output], attention.position
+    if isinstance(layer, forms.DecoderLayerForm):
+        cross = form_of(layer.cross)
+        if not isinstance(cross, forms.CrossAttentionForm):
+            return type(layer.cross).__name__
+        linears += [cross.q, cross.kv, cross.output]
+    for residual in layer.residuals:
+        if not Around.knows(residual):
+            return type(residual).__name__
+    if not all(map(is_linear, linears)):
+        return "another kind of linear map"
+    if isinstance(form_of(position), forms.RotaryForm) or not any(map(position.fills, ("rotate", "bias", "values"))):
+        return None
+    return type(position).__name__
+
+
+def _layers(stack: nn.Module) -> tuple[list[Any], nn.Module]:
+    """The forms of a stack's layers, and the norm at its end."""
+    form = form_of(stack)
+    assert isinstance(form, forms.StackForm)
+    return [form_of(layer) for layer in form.layers], form.final
 
 
 def make_step(model: Model, watch: str | None = None) -> FusedStep | ModelStep:
@@ -119,12 +121,12 @@ class FusedStep:
         self.device = torch.device("cpu")
         self.whole = is_quantised(model)  # so are keys and values
         self.attic, self.desk = Attic(), (desk := Desk(torch.float64 if self.whole else torch.float32))
-        self.layers = [_DecoderLayer(layer, desk) for layer in model.decoder.layers]
-        self.final = norm_of(model.decoder.final, desk)
+        layers, final = _layers(model.decoder)
+        self.layers, self.final = [_DecoderLayer(layer, desk) for layer in layers], norm_of(final, desk)
         self.entrance = _Entrance(model, "decoder", desk)
         self.reader = _Reader(model, desk) if _Reader.knows(model) else None
-        plain = type(model.head) is SoftmaxHead and isinstance(model._table["output"], TokenEmbedding)
-        self.output = map_of(model._table["output"], desk) if plain else None
+        plain = isinstance(form_of(model.head), forms.SoftmaxForm) and is_table(model.roles["output"])
+        self.output = map_of(model.roles["output"], desk) if plain else None
 
     @torch.no_grad()
     def begin(self, sources: Sequence[Sequence[int]]) -> Shelf:
@@ -184,12 +186,13 @@ class _Entrance:
     def __init__(self, model: Any, stack: str, desk: Desk):
         role, entrance = {"encoder": ("source", "encoder_input"), "decoder": ("target", "decoder_input")}[stack]
         self.input: Input = getattr(model, entrance)
-        self.table, self.limit, self.desk = model._table[role], model.limits.get(stack), desk
+        self.table, self.limit, self.desk = model.roles[role], model.limits.get(stack), desk
         self.words = model.sizes.vocabulary(stack)
         self.width, position = model.sizes.d_model, self.input.position
         self.waves = np.empty((0, self.width), np.float32)  # of all positions so far
-        known = type(position) in (Sinusoid, LearnedPositions) or not position.fills("embed")
-        self.plain = known and type(self.table) in (TokenEmbedding, Int8Table)
+        added = isinstance(form_of(position), forms.SinusoidForm | forms.LearnedPositionsForm)
+        self.plain = (added or not position.fills("embed")) and is_table(self.table)
+        self.weight: Any = _form(self.table).weight if self.plain else None
 
     def __call__(self, ids: np.ndarray, position: np.ndarray) -> tuple[Sheet, Callable[[], Call]]:
         """→ (R, D), and what parts get that are called as they are"""
@@ -200,7 +203,7 @@ class _Entrance:
             raise ValueError(f"{last} positions, but this model has learned only {self.limit}; shorten the text")
         x = self.desk.sheet("x", self.width)
         if self.plain:
-            kernels.embed(ids, numbers(self.table.weight), self._waves(last), position, x.array)
+            kernels.embed(ids, numbers(self.weight), self._waves(last), position, x.array)
         else:
             embedded, _ = self.input(torch.from_numpy(ids)[:, None], self.table, _call(position))
             x.tensor.copy_(embedded[:, 0])
@@ -229,11 +232,16 @@ def _call(position: np.ndarray) -> Call:
     return Call(positions=positions, key_positions=positions, sight=Sight(), causal=True)
 
 
+def _form(part: nn.Module) -> Any:
+    """Of a part that is known to have one."""
+    return form_of(part)
+
+
 class _Layer:
     """Self-attention and feed-forward, for rows x (R, D), which they change."""
 
     def __init__(self, layer: Any, desk: Desk):
-        self.desk, attention = desk, layer.attention
+        self.desk, attention = desk, _form(layer.attention)
         self.qkv, self.output = map_of(attention.qkv, desk), map_of(attention.output, desk)
         self.shape = attention.heads, self.qkv.outputs // (3 * attention.heads)
         self.around_attention = Around(layer.around_attention, desk)
@@ -263,7 +271,7 @@ class _Layer:
 class _DecoderLayer(_Layer):
     def __init__(self, layer: Any, desk: Desk):
         super().__init__(layer, desk)
-        cross = layer.cross
+        cross = _form(layer.cross)
         self.q, self.kv = map_of(cross.q, desk), map_of(cross.kv, desk)
         self.cross_shape = cross.heads, self.q.outputs // cross.heads
         self.cross_output, self.around_cross = map_of(cross.output, desk), Around(layer.around_cross, desk)
@@ -302,14 +310,16 @@ class _Reader:
 
     def __init__(self, model: Any, desk: Desk):
         self.desk, self.entrance = desk, _Entrance(model, "encoder", desk)
-        self.layers = [_EncoderLayer(layer, desk) for layer in model.encoder.layers]
-        self.final, self.readers = norm_of(model.encoder.final, desk), len(model.decoder.layers)
+        layers, final = _layers(model.encoder)
+        self.layers, self.final = [_EncoderLayer(layer, desk) for layer in layers], norm_of(final, desk)
+        self.readers = len(_layers(model.decoder)[0])
 
     @staticmethod
     def knows(model: Any) -> bool:
-        if _unknown_in(model.encoder, EncoderLayer) is not None or type(model.bridge) is not LastState:
+        if _unknown_in(model.encoder, forms.EncoderLayerForm) is not None:
             return False
-        return all(Inner.knows(layer.feed_forward) for layer in model.encoder.layers)
+        known = isinstance(form_of(model.bridge), forms.LastStateForm)
+        return known and all(Inner.knows(layer.feed_forward) for layer in _layers(model.encoder)[0])
 
     def __call__(self, sources: Sequence[Sequence[int]]) -> tuple[list[Tensor], list[int]]:
         """→ for each layer of the decoder, states of all tokens (R, D); the lengths of the sources"""

@@ -8,12 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sixfold.core import forms
 from sixfold.core.init import normal
+from sixfold.core.parts import ModelPart
 from sixfold.core.place import Place, Sizes
 from sixfold.spec.spec import Spec
 
 
-class Factors(nn.Module):
+class Factors(ModelPart):
     """E = A B, A (words, inner), B (inner, D); A alone if not `project`. In: √D · A[id] B. Out: (x Bᵀ) Aᵀ.
 
     A is N(0, 1/D) and B is N(0, 1/inner), so that E is N(0, 1/D), as a plain table.
@@ -32,6 +34,9 @@ class Factors(nn.Module):
 
     def logits(self, x: Tensor) -> Tensor:
         return F.linear(x if self.projection is None else x @ self.projection.weight, self.weight)
+
+    def form(self) -> forms.EmbeddingForm:
+        return forms.EmbeddingForm(self.weight, None if self.projection is None else self.projection.weight)
 
 
 def factors(spec: Spec, place: Place, inner: int) -> Factors:

@@ -154,7 +154,7 @@ def test_in_8_bits_it_is_close_to_the_layers_in_8_bits():
 def test_what_is_no_number_is_not_hidden(name, number, precision):
     model = model_of()
     with torch.no_grad():
-        (model.get_submodule(name) if name else model._table["target"]).weight[9, 3] = number
+        (model.get_submodule(name) if name else model.roles["target"]).weight[9, 3] = number
     job = Job(source=SOURCES[0], limit=5)
     with pytest.raises(ValueError, match="no output"), torch.no_grad():
         list(search(FusedStep(quantised(model) if precision == "int8" else model), [job], Greedy()))
