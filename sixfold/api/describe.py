@@ -12,6 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from sixfold.config.schema import Config, Files
+from sixfold.disk.reading import ordinary
 from sixfold.runs.run import Run
 from sixfold.terminal import facts
 from sixfold.training.display import NO_BEST, clock, number, numbers
@@ -55,7 +56,7 @@ def _about(run: Run) -> dict[str, Any]:
 def who_writes(run: Run) -> str | None:
     """Who holds the lock of a run, if anybody does."""
     try:
-        with open(run.directory / "lock", encoding="utf-8") as file:
+        with open(run.directory / "lock", encoding="utf-8", opener=ordinary) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -55,7 +56,7 @@ def plot(runs: Sequence[Run], out: Path) -> None:
 
 def names(runs: Sequence[Run]) -> list[str]:
     """The directories' names; where two are the same, their paths."""
-    short = [printable(run.directory.resolve().name) for run in runs]
+    short = [printable(os.path.basename(os.path.realpath(run.directory))) for run in runs]
     return short if len(set(short)) == len(short) else [printable(str(run.directory)) for run in runs]
 
 

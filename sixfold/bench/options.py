@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sixfold.core.quote import quoted
+
 SHARES = {"training": 0.2, "decoding": 0.5, "length": 0.3}  # of the time, for each section
 PRECISIONS = ("float32", "int8")
 WAYS = ("batch", "alone")
 PEERS = ("ctranslate2", "transformers", "x-transformers")
+
+_MOST = {"rounds": 1_000_000, "steps": 1_000_000, "threads": 4_096, "sentences": 1_000_000, "beams": 10_000}
+_MOST_SECONDS = 1_000_000
 
 Tell = Callable[[str], None]
 
@@ -39,13 +43,15 @@ class BenchOptions:
             _need_known(name, getattr(self, name), known)
         if not (self.only and self.beams and self.ways and self.precisions):
             raise ValueError("--only, --beams, --ways and --precisions each need at least one name or number")
-        for name in ("rounds", "steps", "threads", "sentences"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
-        if min(self.beams) < 1:
-            raise ValueError(f"--beams must be at least 1, got {min(self.beams)}")
-        if not 0 < self.seconds < math.inf:
-            raise ValueError(f"--seconds must be more than 0, and not endless, got {self.seconds:g}")
+        for name, most in _MOST.items():
+            given = getattr(self, name)
+            for value in given if name == "beams" else (given,):
+                if not 1 <= value <= most:
+                    raise ValueError(f"--{name} must be from 1 to {most:,}, got {quoted(value)}")
+        if not 0 < self.seconds <= _MOST_SECONDS:
+            raise ValueError(
+                f"--seconds must be more than 0, and not endless (at most {_MOST_SECONDS:,}), got {self.seconds:g}"
+            )
 
     def json(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if name != "texts"}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
+import re
 import sys
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 import sixfold
+from sixfold.cli.streams import abandon_output, take_closed
 from sixfold.core.names import unknown
 from sixfold.terminal import printable
 
@@ -34,26 +36,59 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+_LONGEST = 2000  # characters of a complaint
+_MEMORY = re.compile(r"allocate memory|out of memory|calculation overflowed|Invalid buffer size", re.IGNORECASE)
 
 
 def main() -> None:
     """Run the command line; a user's mistake ends in one line on stderr and exit code 2."""
+    take_closed()
     try:
-        app()
+        _run()
     except ValueError as error:
         _complain(str(error))
         sys.exit(2)
     except OSError as error:
+        abandon_output()
         if isinstance(error, BrokenPipeError):  # whoever read our output has enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(0)
-        said = f"{error.strerror}: {error.filename}" if error.filename else str(error)
+        said = f"{error.strerror}: {error.filename}" if error.filename else error.strerror or str(error)
         _complain("\n".join([said, *getattr(error, "__notes__", [])]))
+        sys.exit(1)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_memory(error):
+            raise
+        _complain_of_memory(error)
         sys.exit(1)
 
 
+def _run() -> None:
+    try:
+        app()
+    except SystemExit as left:
+        if not left.code:
+            sys.stdout.flush()  # or the exit code would say that all is well before the output is out
+        raise
+
+
+def _is_memory(error: Exception) -> bool:
+    """Whether memory ran out: torch, which is not imported here, says so by a RuntimeError."""
+    return isinstance(error, MemoryError) or _MEMORY.search(str(error)) is not None
+
+
+def _complain_of_memory(error: Exception) -> None:
+    asked = re.search(r"(?:allocate|of) ([\d.,]+ ?(?:bytes|[KMGT]i?B))", str(error))
+    _complain(
+        f"there is not enough memory{f' ({asked[1]} were asked for at once)' if asked else ''}; use a smaller model or "
+        "vocabulary; to train, a smaller training.batch_tokens or a larger training.accumulate; to decode, a smaller "
+        "decoding.batch_tokens, beam_size, max_source or max_length"
+    )
+
+
 def _complain(message: str) -> None:
-    typer.echo(f"sixfold: {printable(message)}", err=True)
+    short = message if len(message) <= _LONGEST else f"{message[: _LONGEST // 2]} … {message[-_LONGEST // 2 :]}"
+    with suppress(OSError):  # of a standard error on a full disk; the exit code is all that is left
+        typer.echo(f"sixfold: {printable(short)}", err=True)
 
 
 def version(wanted: bool) -> None:

@@ -33,7 +33,9 @@ def export(
         Path | None,
         typer.Option("--sample", metavar="FILE", help="What both engines write [default: the run's own text]"),
     ] = None,
-    lines: Annotated[int, typer.Option("--lines", min=0, help="And how many lines of it; 0: none.")] = 100,
+    lines: Annotated[
+        int, typer.Option("--lines", min=0, max=1_000_000, help="And how many lines of it; 0: none.")
+    ] = 100,
     imports: Import = None,
     as_json: AsJson = False,
 ) -> None:

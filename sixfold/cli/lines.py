@@ -1,30 +1,29 @@
-"""Lines in and lines out: how verbs read them, write them, and tell how far they are.
-
-A line ends at \\n only, and a carriage return directly before it is part of the end; U+2028 does not split. A byte
-order mark at the start is dropped. A name that ends with .gz is unpacked.
-"""
+"""Lines in and lines out: how verbs read them, write them, and tell how far they are."""
 
 from __future__ import annotations
 
-import gzip
+import errno
 import io
 import json
 import os
 import select
 import sys
 import time
-import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Self
 
 import typer
 
+from sixfold.cli.streams import OUTPUT, abandon_output
+from sixfold.disk.atomic import naming
 from sixfold.terminal import printable, shown
+from sixfold.text import lines
 from sixfold.text.file_kinds import refuse_bytes, refuse_records
 
-_BOM = b"\xef\xbb\xbf"
+_STDIN = "standard input"
+_CHUNK = 1 << 16  # bytes of it that are read at once
 _PAUSE = 0.05  # seconds without a line after which nobody waits for more
 _ROUND = 6  # decimals of numbers in JSONL
 
@@ -32,13 +31,9 @@ _ROUND = 6  # decimals of numbers in JSONL
 def read_lines(path: Path | None) -> Iterator[str | None]:
     """The lines of a file, or of standard input (also "-"); there, None where no more come at the moment."""
     if path is None or str(path) == "-":
-        yield from _decoded(_standard_input(), "standard input")
-        return
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
-            yield from _decoded(map(_without_end, file), str(path))
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+        yield from _decoded(_standard_input())
+    else:
+        yield from (line.removesuffix("\n") for line in lines.read_lines(path))
 
 
 def read_beside(path: Path, what: str) -> Iterator[str]:
@@ -50,21 +45,17 @@ def read_beside(path: Path, what: str) -> Iterator[str]:
     raise ValueError(f"{path} has only {number:,} lines of {what}, but the input has more")
 
 
-def _decoded(lines: Iterable[bytes | None], name: str) -> Iterator[str | None]:
+def _decoded(raw_lines: Iterable[bytes | None]) -> Iterator[str | None]:
     number = 0
-    for raw in lines:
+    for raw in raw_lines:
         if raw is None:
             yield None
             continue
         number += 1
         if number == 1:
-            raw = raw.removeprefix(_BOM)
-            refuse_bytes(raw, name)
-        try:
-            yield raw.decode()
-        except UnicodeDecodeError as error:
-            found = f"byte 0x{raw[error.start]:02x} at column {error.start + 1}"
-            raise ValueError(f"{name}, line {number}: {found} is not UTF-8 ({error.reason})") from None
+            raw = lines.without_mark(raw)
+            refuse_bytes(raw, _STDIN)
+        yield lines.decode_line(raw, number, _STDIN)
 
 
 def _without_end(raw: bytes) -> bytes:
@@ -77,29 +68,40 @@ def _standard_input() -> Iterator[bytes | None]:
     except (OSError, AttributeError, io.UnsupportedOperation):  # somebody put something else in its place
         yield from map(_without_end, sys.stdin.buffer)
         return
-    parts: list[bytes] = []
+    line = bytearray()
     waited_for = False  # lines were given, and nobody was told of a pause since
     while True:
         if waited_for and not select.select([descriptor], [], [], _PAUSE)[0]:
             waited_for = False
             yield None
-        chunk = os.read(descriptor, 1 << 16)
+        chunk = _read(descriptor)
         first, *more = chunk.split(b"\n")
-        parts.append(first)
+        line += first
         for part in more:
-            yield b"".join(parts).removesuffix(b"\r")
-            parts, waited_for = [part], True
-        if not chunk:
+            yield bytes(line).removesuffix(b"\r")
+            line, waited_for = bytearray(part), True
+        if not chunk or len(line) > lines.LONGEST_LINE + _CHUNK:  # `decode_line` refuses the latter
             break
-    if last := b"".join(parts):
-        yield last
+    if line:
+        yield bytes(line)
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, _CHUNK)
+    except OSError as error:
+        why = "it is closed" if error.errno == errno.EBADF else error.strerror
+        raise ValueError(f"{_STDIN} can't be read: {why}") from None
 
 
 class Output:
     """A file, or standard output. Each text is out before the next is begun, so that what is finished stays."""
 
+    _place = Path(OUTPUT)  # which errors name
+
     def __init__(self, path: Path | None = None):
         self.terminal = path is None and sys.stdout.isatty()
+        self._place = path or self._place
         self._own = None if path is None else open(path, "wb")  # noqa: SIM115  (this is one itself)
         self._stream: IO[bytes] = self._own or sys.stdout.buffer
 
@@ -116,8 +118,9 @@ class Output:
     def write(self, *fields: str, end: str = "\n") -> None:
         """Texts with tabs between; only in the texts themselves are control characters shown as escapes."""
         texts = map(shown, fields) if self.terminal else fields
-        self._stream.write(("\t".join(texts) + end).encode())
-        self._stream.flush()
+        with naming(self._place):
+            self._stream.write(("\t".join(texts) + end).encode())
+            self._stream.flush()
 
 
 class ProgressLine:
@@ -168,8 +171,7 @@ def ending_well() -> Iterator[None]:
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except BrokenPipeError:
-        with suppress(OSError, io.UnsupportedOperation):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would complain at its end
+        abandon_output()
         raise typer.Exit(0) from None
 
 

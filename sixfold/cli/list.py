@@ -48,8 +48,8 @@ def count(
     recipe: Annotated[str | None, typer.Argument(help="A recipe: its name, or a YAML file.")] = None,
     modify: Modify = None,
     imports: Import = None,
-    source_length: Annotated[int, typer.Option(min=1, help="Source tokens of the forward pass.")] = 32,
-    target_length: Annotated[int, typer.Option(min=1, help="Target tokens of the forward pass.")] = 32,
+    source_length: Annotated[int, typer.Option(min=1, max=1_000_000, help="Source tokens of the forward pass.")] = 32,
+    target_length: Annotated[int, typer.Option(min=1, max=1_000_000, help="Target tokens of the forward pass.")] = 32,
     study: Annotated[
         bool, typer.Option("--study", help="Count all rows of the modification study, beside what it published.")
     ] = False,

@@ -47,10 +47,13 @@ Workers = Annotated[
     typer.Option(
         "--workers",
         min=0,
+        max=1_000,
         help="Processes that share the work; 0: this one [default: for a file of over 256 kB on a CPU one a core]",
     ),
 ]
-Window = Annotated[int, typer.Option("--window", min=1, help="How many lines are sorted by length together.")]
+Window = Annotated[
+    int, typer.Option("--window", min=1, max=1_000_000, help="How many lines are sorted by length together.")
+]
 
 
 @app.command(cls=Sectioned)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 from pydantic import BaseModel, ValidationError
 
 from sixfold.core.names import nearest
+from sixfold.core.quote import quoted
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -29,8 +30,8 @@ def explain(error: ValidationError, whole: type[BaseModel], kinds: Iterable[type
         return f"{key} is missing"
     got = mistakes[0]["input"]
     of_it = [m["msg"] for m in mistakes if _keys(m["loc"], named) == _keys(path, named) and m["type"] != "model_type"]
-    # A whole section says nothing.
-    return f"{key}: {_either(of_it or [mistakes[0]['msg']])}" + ("" if isinstance(got, dict) else f", got {got!r}")
+    shown = "" if isinstance(got, dict) else f", got {quoted(got)}"  # a whole section says nothing
+    return f"{key}: {_either(of_it or [mistakes[0]['msg']])}{shown}"
 
 
 def _deepest(mistakes: list[ErrorDetails]) -> list[ErrorDetails]:

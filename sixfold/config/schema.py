@@ -24,12 +24,15 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from sixfold.config.errors import explain
+from sixfold.config.plain_yaml import LONGEST, parse
 from sixfold.config.precedence import giving_way
+from sixfold.core.bounds import LARGEST
 from sixfold.core.names import unknown
+from sixfold.core.quote import quoted
 from sixfold.disk.atomic import write_text
+from sixfold.disk.reading import read_bytes
 
 if TYPE_CHECKING:
     import sixfold.text.tokenizer as text
@@ -37,6 +40,13 @@ if TYPE_CHECKING:
 
 
 _LARGEST_SEED = 2**32 - 1  # some generators take no more, and others multiples of it
+_LONGEST = 1_000_000  # tokens of a text
+_MOST_TOKENS = 100_000_000  # of a batch
+_MOST_STEPS = 1_000_000_000
+_MOST_AVERAGED = 10_000  # checkpoints
+_WIDEST = 10_000  # hypotheses of a sentence
+Words = Annotated[int, Field(le=LARGEST["vocab"])]
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 def _as_list(value: Any) -> Any:
@@ -57,8 +67,8 @@ class Section(BaseModel):
 class Vocabularies(Section):
     """Sizes of separate vocabularies."""
 
-    source: int
-    target: int
+    source: Words
+    target: Words
 
 
 TokenizerKind = Literal["bpe", "unigram", "characters", "bytes", "words", "symbols"]
@@ -99,11 +109,11 @@ class Data(Section):
     tokenizer: TokenizerKind | TokenizerKinds = Field(
         "bpe", description="bpe, unigram, characters, bytes, words or symbols; or {source: KIND, target: KIND}"
     )
-    vocabulary: int | Vocabularies | None = Field(
+    vocabulary: Words | Vocabularies | None = Field(
         None, description="words of the joint vocabulary, or {source: N, target: N} for separate ones"
     )
-    max_length: int = Field(256, gt=0, description="longer pairs, in tokens, are dropped and counted")
-    context: int = Field(256, gt=1, description="tokens a language model sees at once")
+    max_length: int = Field(256, gt=0, le=_LONGEST, description="longer pairs, in tokens, are dropped and counted")
+    context: int = Field(256, gt=1, le=_LONGEST, description="tokens a language model sees at once")
 
     @field_validator("source", "target", mode="before")
     @classmethod
@@ -117,15 +127,21 @@ class ModelConfig(Section):
     kind: Literal["encoder_decoder", "decoder_only", "encoder_only"] = Field(
         "encoder_decoder", description="encoder_decoder, decoder_only or encoder_only"
     )
-    d_model: int = Field(512, description="width of the model")
-    d_ff: int = Field(2048, description="width inside the feed-forward layers")
-    heads: int = Field(8, description="attention heads")
-    d_head: int | None = Field(None, description="width of a head [default: d_model / heads]")
-    layers: int | None = Field(None, description="layers of each stack [default: 6]")
-    encoder_layers: int | None = Field(None, description="layers of the encoder, where it differs")
-    decoder_layers: int | None = Field(None, description="layers of the decoder, where it differs")
-    classes: int = Field(0, description="classes, for an encoder_only model that classifies whole texts")
-    dropout: float = Field(0.1, description="dropout on embeddings and sub-layer outputs")
+    d_model: int = Field(512, le=LARGEST["d_model"], description="width of the model")
+    d_ff: int = Field(2048, le=LARGEST["d_ff"], description="width inside the feed-forward layers")
+    heads: int = Field(8, le=LARGEST["heads"], description="attention heads")
+    d_head: int | None = Field(None, le=LARGEST["d_head"], description="width of a head [default: d_model / heads]")
+    layers: int | None = Field(None, le=LARGEST["encoder_layers"], description="layers of each stack [default: 6]")
+    encoder_layers: int | None = Field(
+        None, le=LARGEST["encoder_layers"], description="layers of the encoder, where it differs"
+    )
+    decoder_layers: int | None = Field(
+        None, le=LARGEST["decoder_layers"], description="layers of the decoder, where it differs"
+    )
+    classes: int = Field(
+        0, le=LARGEST["classes"], description="classes, for an encoder_only model that classifies whole texts"
+    )
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout on embeddings and sub-layer outputs")
     modifications: OneOrSeveral[str | dict[str, dict[str, Any] | None]] = Field(
         [], description="names, or NAME:key=value; `sixfold list` shows them"
     )
@@ -134,36 +150,38 @@ class ModelConfig(Section):
 class Training(Section):
     """The loop."""
 
-    steps: int | None = Field(None, gt=0, description="optimiser steps [default: 20000]")
-    minutes: float | None = Field(None, gt=0, description="in place of steps: as many as a probe says fit")
+    steps: int | None = Field(None, gt=0, le=_MOST_STEPS, description="optimiser steps [default: 20000]")
+    minutes: float | None = Field(None, gt=0, le=1e7, description="in place of steps: as many as a probe says fit")
     batch_tokens: int = Field(
-        4096, gt=0, description="target tokens with padding in one optimiser step, over all processes"
+        4096, gt=0, le=_MOST_TOKENS, description="target tokens with padding in one optimiser step, over all processes"
     )
-    accumulate: int = Field(1, gt=0, description="micro-batches that make up a step, to save memory")
+    accumulate: int = Field(1, gt=0, le=100_000, description="micro-batches that make up a step, to save memory")
     optimizer: Literal["adamw", "adafactor", "sgd", "muon"] = Field(
         "adamw", description="adamw, adafactor, sgd or muon"
     )
-    learning_rate: float = Field(1e-3, gt=0, description="the highest rate of the schedule")
+    learning_rate: float = Field(1e-3, gt=0, le=1e3, description="the highest rate of the schedule")
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant", "warmup_stable_decay"] = Field(
         "inverse_sqrt", description="inverse_sqrt, cosine, linear, constant or warmup_stable_decay"
     )
-    warmup_steps: int = Field(1000, ge=0, description="steps in which the rate rises")
-    betas: tuple[float, float] = Field((0.9, 0.98), strict=False, description="of adamw")
-    weight_decay: float = Field(0.01, ge=0, description="on matrices; vectors and tables do not decay")
-    clip: float = Field(1.0, ge=0, description="largest norm of the whole gradient; 0: no clipping")
+    warmup_steps: int = Field(1000, ge=0, le=_MOST_STEPS, description="steps in which the rate rises")
+    betas: tuple[Beta, Beta] = Field((0.9, 0.98), strict=False, description="of adamw")
+    weight_decay: float = Field(0.01, ge=0, le=1e3, description="on matrices; vectors and tables do not decay")
+    clip: float = Field(1.0, ge=0, le=1e9, description="largest norm of the whole gradient; 0: no clipping")
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="share of the target that goes to all other words")
     average: int | float | None = Field(
         None,
         description="validate and keep averaged weights: of the last K checkpoints (2, 3, …), or exponentially (0.999)",
     )
-    validate_every: int = Field(1000, gt=0, description="steps between validations")
+    validate_every: int = Field(1000, gt=0, le=_MOST_STEPS, description="steps between validations")
     metric: str = Field(
         "auto", description="what says which weights are best: loss, bleu, chrf, exact_match, …  [auto: by the task]"
     )
-    patience: int | None = Field(None, gt=0, description="stop after so many validations without a better one")
-    checkpoint_every: int = Field(1000, gt=0, description="steps between checkpoints")
-    keep: int = Field(2, gt=0, description="how many checkpoints to keep, beside the best")
-    log_every: int = Field(50, gt=0, description="steps between lines of the log")
+    patience: int | None = Field(
+        None, gt=0, le=_MOST_STEPS, description="stop after so many validations without a better one"
+    )
+    checkpoint_every: int = Field(1000, gt=0, le=_MOST_STEPS, description="steps between checkpoints")
+    keep: int = Field(2, gt=0, le=1_000_000, description="how many checkpoints to keep, beside the best")
+    log_every: int = Field(50, gt=0, le=_MOST_STEPS, description="steps between lines of the log")
     seed: int = Field(1, ge=0, le=_LARGEST_SEED, description="of weights, dropout and the order of the data")
     deterministic: bool = Field(True, description="the same numbers every time, on the same machine")
     device: str = Field("auto", description="auto, cpu, cuda, mps")
@@ -181,37 +199,45 @@ class Training(Section):
     @field_validator("average")
     @classmethod
     def _average(cls, value: int | float | None) -> int | float | None:
-        if value is not None and not (isinstance(value, int) and value >= 2) and not 0 < value < 1:
-            raise ValueError("say how many checkpoints (at least 2), or a decay between 0 and 1")
+        if value is not None and not (isinstance(value, int) and 2 <= value <= _MOST_AVERAGED) and not 0 < value < 1:
+            raise ValueError(f"say how many checkpoints (2 to {_MOST_AVERAGED:,}), or a decay between 0 and 1")
         return value
 
 
 class Decoding(Section):
     """How texts are written: in validation, by `translate`, `generate` and `score`."""
 
-    max_length: int = Field(256, gt=0, description="most tokens of an output")
+    max_length: int = Field(256, gt=0, le=_LONGEST, description="most tokens of an output")
     max_ratio: float = Field(3.0, gt=0, le=1e6, description="and at most so many for each source token, plus ten")
-    min_length: int = Field(0, ge=0, description="fewest tokens of an output")
-    max_source: int = Field(1024, gt=0, description="most tokens of a source that are read")
+    min_length: int = Field(0, ge=0, le=_LONGEST, description="fewest tokens of an output")
+    max_source: int = Field(1024, gt=0, le=_LONGEST, description="most tokens of a source that are read")
     too_long: Literal["truncate", "refuse"] = Field(
         "truncate", description="what becomes of a longer source: truncate (with a warning) or refuse"
     )
-    batch_tokens: int = Field(4096, gt=0, description="source tokens decoded together, times the hypotheses of each")
+    batch_tokens: int = Field(
+        4096, gt=0, le=_MOST_TOKENS, description="source tokens decoded together, times the hypotheses of each"
+    )
     precision: Literal["float32", "int8", "auto"] = Field(
         "float32", description="float32: the model's own; int8: linear maps in 8 bits; auto: int8 on a CPU"
     )
-    beam_size: int = Field(1, gt=0, description="hypotheses of a sentence side by side; 1: greedy")
-    n_best: int = Field(1, gt=0, description="how many outputs to give; those of a beam all differ")
+    beam_size: int = Field(1, gt=0, le=_WIDEST, description="hypotheses of a sentence side by side; 1: greedy")
+    n_best: int = Field(1, gt=0, le=_WIDEST, description="how many outputs to give; those of a beam all differ")
     length_penalty: float | Literal["average", "none"] = Field(
         0.6,
         description="beams are ranked by log p / ((5+L)/6)^VALUE, L tokens with the end; "
         "average: log p / L; none: log p",
     )
-    beam_groups: int = Field(1, gt=0, description="diverse beam search: groups that avoid each other's words")
-    diversity: float = Field(0.5, ge=0, description="and how much a word costs for each earlier group that took it")
+    beam_groups: int = Field(
+        1, gt=0, le=_WIDEST, description="diverse beam search: groups that avoid each other's words"
+    )
+    diversity: float = Field(
+        0.5, ge=0, le=1e6, description="and how much a word costs for each earlier group that took it"
+    )
     sample: bool = Field(False, description="draw words by their probability instead of searching for the best")
-    temperature: float = Field(1.0, ge=1e-3, description="flatten (> 1) or sharpen (< 1) the probabilities drawn from")
-    top_k: int = Field(0, ge=0, description="draw from the k likeliest words only; 0: all")
+    temperature: float = Field(
+        1.0, ge=1e-3, le=1e6, description="flatten (> 1) or sharpen (< 1) the probabilities drawn from"
+    )
+    top_k: int = Field(0, ge=0, le=LARGEST["vocab"], description="draw from the k likeliest words only; 0: all")
     top_p: float = Field(
         1.0, gt=0, le=1, description="draw from the likeliest words that together have this probability"
     )
@@ -219,9 +245,13 @@ class Decoding(Section):
     seed: int = Field(
         1, ge=0, le=_LARGEST_SEED, description="of what is drawn: the same seed and text give the same output"
     )
-    no_repeat_ngram_size: int = Field(0, ge=0, description="say no n tokens in a row twice; 0: as often as it likes")
-    repetition_penalty: float = Field(1.0, ge=1, description="multiply log p of words said before by this")
-    coverage_penalty: float = Field(0.0, ge=0, description="prefer outputs that looked at all of the source, so much")
+    no_repeat_ngram_size: int = Field(
+        0, ge=0, le=_LONGEST, description="say no n tokens in a row twice; 0: as often as it likes"
+    )
+    repetition_penalty: float = Field(1.0, ge=1, le=1e6, description="multiply log p of words said before by this")
+    coverage_penalty: float = Field(
+        0.0, ge=0, le=1e6, description="prefer outputs that looked at all of the source, so much"
+    )
     forbidden_words: OneOrSeveral[str] = Field(
         [], description="a word that is never said, or several: '[one, two words]'"
     )
@@ -348,7 +378,7 @@ def change_decoding(decoding: Decoding, changes: Mapping[str, Any]) -> Decoding:
 def _read_setting(value: Any, where: str) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    return _parse(value, where) if isinstance(value, str) else value
+    return parse(value, where) if isinstance(value, str) else value
 
 
 def write_config(config: Config, path: Path) -> None:
@@ -368,29 +398,24 @@ def recipes() -> dict[str, Path]:
 
 def _read_recipe(recipe: str | Path) -> dict[str, Any]:
     path = recipes().get(str(recipe), Path(recipe))
-    if not path.is_file():
+    if not path.exists() or path.is_dir():
         raise ValueError(f"{unknown('recipe', str(recipe), recipes())}, or give a file")
-    try:
-        tree = _parse(path.read_text(encoding="utf-8"), str(path))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    tree = parse(_read_text(path), str(path))
     if tree is not None and not isinstance(tree, dict):
         raise ValueError(f"{path} must hold sections ({', '.join(Config.model_fields)}), got {type(tree).__name__}")
     for section, values in (tree or {}).items():
         if section in Config.model_fields and not isinstance(values, dict | None):
-            raise ValueError(f"{path}: {section} must hold keys and values, got {values!r}")
+            raise ValueError(f"{path}: {section} must hold keys and values, got {quoted(values)}")
     return tree or {}
 
 
-def _parse(text: str, where: str) -> Any:
-    """YAML 1.2: 4e-3 is a number and `no` is a word."""
+def _read_text(path: Path) -> str:
     try:
-        return YAML(typ="safe", pure=True).load(io.StringIO(text))
-    except YAMLError as error:
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark is not None else ""
-        raise ValueError(f"{where}{line}: {problem}") from None
+        return read_bytes(path, 4 * LONGEST).decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is no configuration: {error}") from None
 
 
 def _explain(error: ValidationError) -> str:

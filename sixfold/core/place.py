@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-_LARGEST = 100_000_000  # of any size
+from sixfold.core.bounds import LARGEST
+from sixfold.core.quote import quoted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,12 +30,11 @@ class Sizes:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("d_model", "d_ff", "heads", "encoder_layers", "decoder_layers"):
-            _need_whole(name, getattr(self, name), at_least=1)
-        for name in ("d_head", "vocab", "source_vocab", "target_vocab", "classes"):
-            _need_whole(name, getattr(self, name), at_least=0)
+        for name in LARGEST:
+            may_be_0 = name in ("d_head", "vocab", "source_vocab", "target_vocab", "classes")
+            _need_whole(name, getattr(self, name), at_least=0 if may_be_0 else 1)
         if isinstance(self.dropout, bool) or not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be a number, at least 0 and less than 1, got {self.dropout!r}")
+            raise ValueError(f"dropout must be a number, at least 0 and less than 1, got {quoted(self.dropout)}")
         if self.d_head == 0 and self.d_model % self.heads:
             raise ValueError(
                 f"d_model {self.d_model} does not divide into {self.heads} heads; "
@@ -64,11 +64,11 @@ class Sizes:
 
 def _need_whole(name: str, value: Any, at_least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{name} must be a whole number, got {value!r}")
+        raise ValueError(f"{name} must be a whole number, got {quoted(value)}")
     if value < at_least:
-        raise ValueError(f"{name} must be at least {at_least}, got {value}")
-    if value > _LARGEST:
-        raise ValueError(f"{name} must be at most {_LARGEST:,}, got {value:,}")
+        raise ValueError(f"{name} must be at least {at_least}, got {quoted(value)}")
+    if value > LARGEST[name]:
+        raise ValueError(f"{name} must be at most {LARGEST[name]:,}, got {quoted(value)}")
 
 
 @dataclass(frozen=True)

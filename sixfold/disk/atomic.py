@@ -98,7 +98,7 @@ def new_directory(place: Path) -> Iterator[Path]:
 
 
 def _behind_link(place: Path) -> Path:
-    return place.resolve() if place.is_symlink() else place
+    return Path(os.path.realpath(place)) if place.is_symlink() else place  # `resolve` fails at a loop of links
 
 
 @contextmanager
@@ -146,13 +146,14 @@ def _put(aside: Path, place: Path) -> None:
             old.rename(place)
         raise
     sync(place.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    with suppress(OSError):
+        _remove(old)
 
 
 def remove_directory(place: Path) -> None:
     """Out of sight in one move, so that nobody ever sees half of it; then bit by bit."""
     gone = Path(tempfile.mkdtemp(dir=place.parent, prefix=f"{STAGED}{place.name}."))
-    place.rename(gone)
+    place.rename(gone / place.name)  # into it: whatever is in the directory's place goes, too
     shutil.rmtree(gone)
 
 
@@ -191,15 +192,20 @@ def _clear(lefts: Sequence[Path]) -> None:
         if not place.exists():
             old.rename(place)
     for left in lefts:
-        if left.is_dir() and not left.is_symlink():
-            shutil.rmtree(left)
-        else:
-            left.unlink(missing_ok=True)
+        _remove(left)
+
+
+def _remove(path: Path) -> None:
+    """A directory with all that is in it, or whatever is in its place: `rmtree` alone would wait for a named pipe."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:
     """Wait until a file, or the listing of a directory, is on disk."""
-    handle = os.open(path, os.O_RDONLY)
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a named pipe in its place is an error, and not waited for
     try:
         os.fsync(handle)
     finally:

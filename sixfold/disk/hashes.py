@@ -8,13 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sixfold.disk.reading import ordinary
+
 _HASH = "hash"  # the key under which a record holds its own
 _BLOCK, _BLOCKS = 1 << 16, 64  # of a file that is too large to be read as a whole each time
 
 
 def file_hash(path: Path) -> str:
     """The SHA-256 of a file's bytes."""
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=ordinary) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -25,7 +27,7 @@ def quick_hash(path: Path) -> str:
     """
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=ordinary) as file:
         if size <= _BLOCK * _BLOCKS:
             digest.update(file.read())
         else:

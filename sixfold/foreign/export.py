@@ -7,7 +7,6 @@ What is written was compared with the original before the directory appears in i
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, get_args
 
 from sixfold.api.load import OpenedRun, open_run
 from sixfold.disk.atomic import new_directory, sweep_beside
+from sixfold.disk.reading import read_json
 from sixfold.foreign.agreement import Agreement
 from sixfold.foreign.directory import ABOUT, FORMAT, Form, write
 from sixfold.foreign.recognise import Inexpressible, recognise
@@ -89,8 +89,8 @@ def _need_room(place: Path, overwrite: bool) -> None:
 
 def _is_export(place: Path) -> bool:
     try:
-        about = json.loads((place / ABOUT).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        about = read_json(place / ABOUT)
+    except (OSError, ValueError):
         return False
     return isinstance(about, dict) and about.get("format") == FORMAT
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from sixfold.core.init import SkipInitOnMeta
+from sixfold.core.machine_memory import need_memory
 from sixfold.core.names import unknown
 from sixfold.core.place import Sizes
 from sixfold.models.decoder_only import DecoderOnly
@@ -36,9 +37,12 @@ def build(
     if not isinstance(model, str) or model not in MODELS:
         raise ValueError(unknown("model", str(model), MODELS))
     assembly = assemble(sizes, modifications, MODELS[model])
+    device = torch.device(device or torch.get_default_device())
+    if device.type == "cpu":
+        need_memory(assembly.bytes)
     with (
         torch.random.fork_rng(range(torch.cuda.device_count()), enabled=seed is not None),
-        torch.device(device or torch.get_default_device()),
+        device,
         SkipInitOnMeta(),
     ):
         if seed is not None:

@@ -77,7 +77,7 @@ def added(
     return more
 
 
-@modification("1809.10853", adds=added)
+@modification("1809.10853", adds=added, most={"cutoffs": 10_000_000, "factors": 65_536})
 def adaptive_input(spec: Spec, *, cutoffs: tuple[int, ...] = (), factors: tuple[int, ...] = (1, 3, 12)) -> Spec:
     """Frequent words have wide vectors, rare ones narrow vectors and a matrix up to d_model.
 

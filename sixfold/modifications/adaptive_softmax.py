@@ -78,7 +78,7 @@ def _factors(factors: tuple[int, ...], projection: bool, sentinels: int) -> tupl
     return (*(factors if projection else (1,) * len(factors)), *((1,) if sentinels else ()))
 
 
-@modification("1609.04309", adds=added)
+@modification("1609.04309", adds=added, most={"cutoffs": 10_000_000, "factors": 65_536, "sentinels": 10_000_000})
 def adaptive_softmax(
     spec: Spec,
     *,

@@ -21,7 +21,7 @@ def added(sizes: Sizes, heads: int = 8, d_head: int = 64) -> int:
     return sizes.decoder_layers * 4 * sizes.d_model * (heads * d_head - sizes.heads * sizes.d_head)
 
 
-@modification(adds=added)
+@modification(adds=added, most={"heads": 4_096, "d_head": 65_536})
 def cross_heads(spec: Spec, *, heads: int = 8, d_head: int = 64) -> Spec:
     """Cross-attention has its own number and width of heads, whatever self-attention has.
 

@@ -43,7 +43,7 @@ def added(sizes: Sizes, widths: tuple[int, ...] = (3, 7, 15, 31), shared: int = 
     return gated_parameters(sizes, widths, lambda w: sizes.d_model * w * (shared or sizes.heads))
 
 
-@modification("1901.10430", adds=added)
+@modification("1901.10430", adds=added, most={"widths": 1_000, "shared": 65_536})
 def dynamic_convolution(spec: Spec, *, widths: tuple[int, ...] = (3, 7, 15, 31), shared: int = 0) -> Spec:
     """Self-attention becomes a convolution whose kernels each token makes for itself.
 

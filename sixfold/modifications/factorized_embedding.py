@@ -23,7 +23,7 @@ def added(sizes: Sizes, inner: int = 128) -> int:
     return factor_parameters(sizes, inner) + sizes.vocabulary("decoder") * sizes.d_model
 
 
-@modification("1909.11942", adds=added)
+@modification("1909.11942", adds=added, most={"inner": 65_536})
 def factorized_embedding(spec: Spec, *, inner: int = 128) -> Spec:
     """Words are read through a narrow table and a matrix; the output has a full table of its own.
 

@@ -15,7 +15,7 @@ def added(sizes: Sizes, inner: int = 128) -> int:
     return factor_parameters(sizes, inner)
 
 
-@modification("1909.11942", adds=added)
+@modification("1909.11942", adds=added, most={"inner": 65_536})
 def factorized_shared_embedding(spec: Spec, *, inner: int = 128) -> Spec:
     """Words are read and written through one narrow table and one matrix.
 

@@ -121,7 +121,7 @@ def mean_of_neighbours(x: Tensor, call: Call, pool: int) -> Tensor:
     return sums / members[..., None]
 
 
-@modification("2006.03236", adds=lambda sizes, **_: 0)
+@modification("2006.03236", adds=lambda sizes, **_: 0, most={"blocks": 1_000, "pool": 1_000_000})
 def funnel(spec: Spec, *, blocks: int = 3, pool: int = 2) -> Spec:
     """The encoder's text grows shorter: twice on its way, every two neighbours become their mean.
 

@@ -18,7 +18,7 @@ class PooledStates(NarrowingLayer):
         return self.around_feed_forward(mean_of_neighbours(x, call, self.pool), self.feed_forward, after)
 
 
-@modification("2102.11972", adds=lambda sizes, **_: 0)
+@modification("2102.11972", adds=lambda sizes, **_: 0, most={"blocks": 1_000, "pool": 1_000_000})
 def funnel_study(spec: Spec, *, blocks: int = 3, pool: int = 2) -> Spec:
     """`funnel` as the comparison of 2021 ran it: not queries are pooled, but the states after that attention.
 

@@ -35,7 +35,7 @@ class LearnedPositions(Position):
         return forms.LearnedPositionsForm(None if self.limit is None else self.table)
 
 
-@modification("1705.03122", adds=lambda sizes, length=512: 2 * length * sizes.d_model)
+@modification("1705.03122", adds=lambda sizes, length=512: 2 * length * sizes.d_model, most={"length": 1_000_000})
 def learned_positions(spec: Spec, *, length: int = 512) -> Spec:
     """A learned vector for each position, added to the embedding.
 

@@ -44,7 +44,7 @@ def added(sizes: Sizes, widths: tuple[int, ...] = (3, 7, 15, 31), shared: int = 
     return gated_parameters(sizes, widths, lambda w: w * (shared or sizes.heads))
 
 
-@modification("1901.10430", adds=added)
+@modification("1901.10430", adds=added, most={"widths": 1_000, "shared": 65_536})
 def lightweight_convolution(spec: Spec, *, widths: tuple[int, ...] = (3, 7, 15, 31), shared: int = 0) -> Spec:
     """Self-attention becomes a convolution whose few kernels are softmaxes, the same everywhere in the text.
 

@@ -65,7 +65,7 @@ def added(sizes: Sizes, experts: int = 32, every: int = 4, d_expert: int | None 
     return shared.added(sizes, experts, every, sizes.d_ff // 2 if d_expert is None else d_expert)
 
 
-@modification("2006.16668", adds=added)
+@modification("2006.16668", adds=added, most={**shared.MOST, "second_threshold": 1e6})
 def mixture_of_experts(
     spec: Spec,
     *,

@@ -43,7 +43,11 @@ class MixtureHead(nn.Module):
         return chunked_likelihood(lambda xs: self.log_probs(xs, table), x, targets, parameters, smoothing, rows)
 
 
-@modification("1711.03953", adds=lambda sizes, components=15: components * (sizes.d_model + 1) * sizes.d_model)
+@modification(
+    "1711.03953",
+    adds=lambda sizes, components=15: components * (sizes.d_model + 1) * sizes.d_model,
+    most={"components": 1_000},
+)
 def mixture_of_softmaxes(spec: Spec, *, components: int = 15) -> Spec:
     """The next word's probability is a mixture of several softmaxes.
 

@@ -79,7 +79,9 @@ def added(
     return keys**2 * sizes.d_model + query + norm + sub_keys - plain
 
 
-@modification("1907.05242", adds=added)
+@modification(
+    "1907.05242", adds=added, most={"layer": 1_000, "heads": 4_096, "keys": 10_000, "d_key": 65_536, "nearest": 1_000}
+)
 def product_keys(
     spec: Spec, *, layer: int | None = None, heads: int = 4, keys: int = 512, d_key: int = 128, nearest: int = 32
 ) -> Spec:

@@ -39,7 +39,7 @@ class Rotary(Position, form=forms.RotaryForm):
         return torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
 
 
-@modification("2104.09864", adds=lambda sizes, base=0.0: 0)
+@modification("2104.09864", adds=lambda sizes, base=0.0: 0, most={"base": 1e12})
 def rotary(spec: Spec, *, base: float = 10000.0) -> Spec:
     """Queries and keys are rotated by their position, so that scores depend on distance alone.
 

@@ -56,7 +56,7 @@ def added(sizes: Sizes, distance: int = 16, per_head: bool = False) -> int:
     return (sizes.encoder_layers + sizes.decoder_layers) * in_a_layer
 
 
-@modification("1803.02155", adds=added)
+@modification("1803.02155", adds=added, most={"distance": 1_000_000})
 def shaw(spec: Spec, *, distance: int = 16, per_head: bool = False) -> Spec:
     """Keys and values get a learned vector for their distance from the query.
 

@@ -63,7 +63,7 @@ def added(sizes: Sizes, experts: int = 32, every: int = 4, d_expert: int | None 
     return shared.added(sizes, experts, every, sizes.d_ff if d_expert is None else d_expert)
 
 
-@modification("2101.03961", adds=added)
+@modification("2101.03961", adds=added, most=shared.MOST)
 def switch(
     spec: Spec,
     *,

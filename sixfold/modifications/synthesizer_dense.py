@@ -18,7 +18,7 @@ def added(sizes: Sizes, length: int = 512) -> int:
     return more_parameters(sizes, dense_parameters(sizes, length), -2)
 
 
-@modification("2005.00743", adds=added)
+@modification("2005.00743", adds=added, most={"length": 100_000})
 def synthesizer_dense(spec: Spec, *, length: int = 512) -> Spec:
     """Each token computes from itself alone how much it looks at each position.
 

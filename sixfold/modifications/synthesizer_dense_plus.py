@@ -18,7 +18,7 @@ def added(sizes: Sizes, length: int = 512) -> int:
     return more_parameters(sizes, dense_parameters(sizes, length), 0)
 
 
-@modification("2005.00743", adds=added)
+@modification("2005.00743", adds=added, most={"length": 100_000})
 def synthesizer_dense_plus(spec: Spec, *, length: int = 512) -> Spec:
     """Attention, with the scores of `synthesizer_dense` added to its own.
 

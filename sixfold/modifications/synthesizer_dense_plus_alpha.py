@@ -20,7 +20,7 @@ def added(sizes: Sizes, length: int = 512) -> int:
     return more_parameters(sizes, 1 + dense_parameters(sizes, length), 0)
 
 
-@modification("2005.00743", adds=added)
+@modification("2005.00743", adds=added, most={"length": 100_000})
 def synthesizer_dense_plus_alpha(spec: Spec, *, length: int = 512) -> Spec:
     """Attention's own scores and those of `synthesizer_dense`, mixed by a learned number in each layer.
 

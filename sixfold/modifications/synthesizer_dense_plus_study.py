@@ -18,7 +18,7 @@ def added(sizes: Sizes, length: int = 512) -> int:
     return more_parameters(sizes, shared_dense_parameters(sizes, length), 0)
 
 
-@modification("2102.11972", adds=added)
+@modification("2102.11972", adds=added, most={"length": 100_000})
 def synthesizer_dense_plus_study(spec: Spec, *, length: int = 512) -> Spec:
     """`synthesizer_dense_plus` as the comparison of 2021 ran it: one table for all heads, read by the queries.
 

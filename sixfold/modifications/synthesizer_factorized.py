@@ -14,7 +14,7 @@ def added(sizes: Sizes, length: int = 512, rank: int = 16) -> int:
     return more_parameters(sizes, 2 * rank * sizes.heads * length, -2)
 
 
-@modification("2005.00743", adds=added)
+@modification("2005.00743", adds=added, most={"length": 100_000, "rank": 65_536})
 def synthesizer_factorized(spec: Spec, *, length: int = 512, rank: int = 16) -> Spec:
     """Attention weights are learned and the same for every text, from a table of low rank.
 

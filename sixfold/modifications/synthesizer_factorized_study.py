@@ -10,7 +10,7 @@ from sixfold.spec.registry import modification
 from sixfold.spec.spec import Spec
 
 
-@modification("2102.11972", adds=added)
+@modification("2102.11972", adds=added, most={"length": 100_000, "rank": 65_536})
 def synthesizer_factorized_study(spec: Spec, *, length: int = 512, rank: int = 16) -> Spec:
     """`synthesizer_factorized` as the comparison of 2021 ran it: all queries have the same scores.
 

@@ -12,7 +12,7 @@ def added(sizes: Sizes, length: int = 512) -> int:
     return more_parameters(sizes, sizes.heads * length**2, -2)
 
 
-@modification("2005.00743", adds=added)
+@modification("2005.00743", adds=added, most={"length": 100_000})
 def synthesizer_random(spec: Spec, *, length: int = 512) -> Spec:
     """Attention weights are learned numbers, the same for every text.
 

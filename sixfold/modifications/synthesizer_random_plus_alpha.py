@@ -14,7 +14,7 @@ def added(sizes: Sizes, length: int = 512) -> int:
     return more_parameters(sizes, 1 + sizes.heads * length**2, 0)
 
 
-@modification("2005.00743", adds=added)
+@modification("2005.00743", adds=added, most={"length": 100_000})
 def synthesizer_random_plus_alpha(spec: Spec, *, length: int = 512) -> Spec:
     """Attention's own scores and learned numbers for pairs of positions, mixed by a learned number in each layer.
 

@@ -65,7 +65,7 @@ def added(sizes: Sizes, buckets: int = 32, max_distance: int = 128, per_layer: b
     return tables * buckets * sizes.heads
 
 
-@modification("1910.10683", adds=added)
+@modification("1910.10683", adds=added, most={"buckets": 100_000, "max_distance": 1_000_000_000})
 def t5_bias(spec: Spec, *, buckets: int = 32, max_distance: int = 128, per_layer: bool = False) -> Spec:
     """A learned number for each head and distance, added to the scores.
 

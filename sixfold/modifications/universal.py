@@ -95,7 +95,7 @@ def added(sizes: Sizes, steps: int | None = None, halting: bool = False) -> int:
     return -encoder - decoder + 2 * (d + 1) * halting
 
 
-@modification("1807.03819", adds=added)
+@modification("1807.03819", adds=added, most={"steps": 1_000})
 def universal(spec: Spec, *, steps: int | None = None, halting: bool = False) -> Spec:
     """One layer for each stack, applied step by step; on request each position halts when it is done.
 

@@ -62,7 +62,7 @@ def added(sizes: Sizes, steps: int = 24) -> int:
     return universal.added(sizes) + (2 + 3) * 3 * (2 * d * d + d) + 2 * steps * d
 
 
-@modification("2102.11972", adds=added)
+@modification("2102.11972", adds=added, most={"steps": 1_000})
 def universal_study(spec: Spec, *, steps: int = 24) -> Spec:
     """`universal` as the comparison of 2021 ran it: 2 + steps + 2 applications of one layer, gated residuals.
 

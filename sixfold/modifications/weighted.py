@@ -130,7 +130,7 @@ def added(sizes: Sizes, freeze: int = 20_000) -> int:
     return layers * (heads * (2 * d * width + width + d) - plain + mixing - norm)
 
 
-@modification("1711.02132", adds=added)
+@modification("1711.02132", adds=added, most={"freeze": 1_000_000_000})
 def weighted(spec: Spec, *, freeze: int = 20_000) -> Spec:
     """Each head goes its own way through a feed-forward network, and learned weights add up the branches.
 

@@ -32,7 +32,7 @@ def added(sizes: Sizes, freeze: int = 20_000) -> int:
     return layers * (mixing - norm) + sizes.decoder_layers * (plain + mixing)
 
 
-@modification("2102.11972", adds=added)
+@modification("2102.11972", adds=added, most={"freeze": 1_000_000_000})
 def weighted_study(spec: Spec, *, freeze: int = 20_000) -> Spec:
     """`weighted` as the comparison of 2021 ran it: branches share one network, decoder self-attention has it, too.
 

@@ -17,8 +17,11 @@ import safetensors
 import torch
 
 import sixfold
+from sixfold.core.machine_memory import need_memory
 from sixfold.core.place import Sizes
+from sixfold.core.quote import quoted
 from sixfold.disk.atomic import StagedFiles, save_tensors
+from sixfold.disk.reading import read_json
 from sixfold.models.build import build
 from sixfold.models.model import Model
 from sixfold.runs import old_formats
@@ -83,6 +86,8 @@ def load(directory: str | Path, *, device: torch.device | str = "cpu") -> Model:
             names = file.keys()
             slices = {name: file.get_slice(name) for name in names}
             _compare({name: (tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}, model, path)
+            if device.type == "cpu":
+                need_memory(model.assembly.bytes)
             # Copied, so that they lie in memory as new ones do: on some CPUs the last bit of a sum depends on it.
             model.load_state_dict({name: file.get_tensor(name).clone() for name in names}, assign=True)
     except safetensors.SafetensorError as error:
@@ -111,13 +116,13 @@ def _read_description(path: Path) -> dict[str, Any]:
     if path.stat().st_size > _LARGEST_DESCRIPTION:
         raise ValueError(f"{path} has {path.stat().st_size:,} bytes: that is no model description")
     try:
-        description = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        description = read_json(path)
+    except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(description, dict) or description.get("format") not in _READS:
         found = description.get("format") if isinstance(description, dict) else type(description).__name__
         raise ValueError(
-            f"{path} has format {found!r}; this version of sixfold reads {' and '.join(map(repr, _READS))}"
+            f"{path} has format {quoted(found)}; this version of sixfold reads {' and '.join(map(repr, _READS))}"
         )
     return description
 

@@ -27,6 +27,7 @@ from typing import Any
 import sixfold
 from sixfold.config.schema import Config, read_config, write_config
 from sixfold.disk.atomic import STAGED, sync, write_text
+from sixfold.disk.reading import ordinary, parse_json, read_bytes, read_json
 from sixfold.runs import old_formats
 
 TOKENIZERS = ("tokenizer.json", "source.tokenizer.json", "target.tokenizer.json")
@@ -35,6 +36,8 @@ _CONFIG = "config.yaml"
 _MODEL = ("model.json", "model.safetensors")
 _OWN = (*_MODEL, _CONFIG, "run.json", "log.jsonl", *TOKENIZERS, "data", "training", "tensorboard")
 _HOLDER = "process "  # how what is in a lock begins
+_LARGEST_LOCK = 1 << 10  # bytes
+_LONGEST_RECORD = 1 << 20  # bytes of a line of the log
 
 
 class Run:
@@ -94,7 +97,7 @@ class Run:
         own = [(self.directory / name).absolute() for name in _OWN]
         for file in files:
             for path in own:
-                if file.absolute().is_relative_to(path) or file.resolve().is_relative_to(path.resolve()):
+                if file.absolute().is_relative_to(path) or _behind_links(file).is_relative_to(_behind_links(path)):
                     raise ValueError(
                         f"{file} is to be read, but lies in {path}, which goes when the run there is replaced; "
                         f"move it, or give another --out"
@@ -102,8 +105,8 @@ class Run:
 
     def _is_own_lock(self) -> bool:
         try:
-            text = (self.directory / LOCK).read_bytes()
-        except OSError:
+            text = read_bytes(self.directory / LOCK, _LARGEST_LOCK)
+        except (OSError, ValueError):
             return False
         return not text or text.startswith(_HOLDER.encode())
 
@@ -189,8 +192,8 @@ class Run:
     def read_about(self) -> dict[str, Any]:
         """What `begin` wrote."""
         try:
-            about = json.loads(self.about.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+            about = read_json(self.about)
+        except (OSError, ValueError) as error:
             raise ValueError(f"{self.about} can't be read: {error}") from None
         if not isinstance(about, dict):
             raise ValueError(f"{self.about} can't be read: it holds a {type(about).__name__}, not names and values")
@@ -200,7 +203,7 @@ class Run:
     def locked(self) -> Iterator[None]:
         """Be the only writer. The lock is the kernel's, so it goes when its holder does, however it ends."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        with open(self.directory / LOCK, "a+", encoding="utf-8") as file:
+        with open(self.directory / LOCK, "a+", encoding="utf-8", opener=ordinary) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -216,19 +219,23 @@ class Run:
         """The lines of the log. A last line that a crash cut short is left out."""
         if not self.log.exists():
             return
-        with open(self.log, "rb") as file:
-            for number, line in enumerate(file, 1):
-                if line.endswith(b"\n"):
+        with open(self.log, "rb", opener=ordinary) as file:
+            for number, line in enumerate(iter(lambda: file.readline(_LONGEST_RECORD), b""), 1):
+                if line.endswith(b"\n") or len(line) == _LONGEST_RECORD:
                     yield self._record(line, number)
 
     def _record(self, line: bytes, number: int) -> dict[str, Any]:
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            record = parse_json(line.decode())
+        except ValueError as error:
             raise ValueError(f"{self.log}, line {number} is damaged: {error}") from None
         if not isinstance(record, dict) or type(record.get("kind")) is not str or type(record.get("step")) is not int:
             raise ValueError(f"{self.log}, line {number} is damaged: it is no record with a kind and a step")
         return record
+
+
+def _behind_links(path: Path) -> Path:
+    return Path(os.path.realpath(path))  # `resolve` fails at a loop of links
 
 
 def versions() -> dict[str, str]:
@@ -255,7 +262,7 @@ def _is_checkpoint(state: Path) -> bool:
 def _json(path: Path) -> dict[str, Any]:
     """What a file says; nothing, if it is not there or says nothing that can be understood."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        found = read_json(path)
+    except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -5,14 +5,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import nn
 
 from sixfold.core.init import SkipInitOnMeta
+from sixfold.core.machine_memory import bytes_of
 from sixfold.core.parts import declared, unheard
 from sixfold.core.place import Sizes
+from sixfold.core.quote import quoted
 from sixfold.spec.registry import Chosen, changed_slots, choose, find
 from sixfold.spec.spec import SLOTS, Spec
 from sixfold.transformer import Position
@@ -31,6 +34,8 @@ _READER = {
     "decoder_layer": "decoder_stack",
 }
 
+_MOST = 100  # modifications of one model
+
 # What a model with one stack has no use for.
 _OF_TWO_STACKS = ("cross", "decoder_layer", "decoder_stack", "bridge")
 
@@ -43,6 +48,7 @@ class Assembly:
     sizes: Sizes
     modifications: tuple[Chosen, ...]
     spec: Spec
+    bytes: int  # of its weights
 
 
 def assemble(sizes: Sizes, modifications: Iterable[Any], model: type[nn.Module]) -> Assembly:
@@ -63,7 +69,7 @@ def assemble(sizes: Sizes, modifications: Iterable[Any], model: type[nn.Module])
     _all_heard(built)
     _positions_act(built, owner)
     _lengths_fit(built, owner)
-    return Assembly(model, sizes, chosen, spec)
+    return Assembly(model, sizes, chosen, spec, bytes_of(built))
 
 
 def _wishes(modifications: Any) -> list[Any]:
@@ -73,8 +79,11 @@ def _wishes(modifications: Any) -> list[Any]:
     if isinstance(modifications, Mapping):
         return list(modifications.items())
     if isinstance(modifications, Iterable):
-        return list(modifications)
-    raise ValueError(f"modifications must be a list of names, got {modifications!r}")
+        wishes = list(islice(modifications, _MOST + 1))
+        if len(wishes) > _MOST:
+            raise ValueError(f"a model can have at most {_MOST} modifications")
+        return wishes
+    raise ValueError(f"modifications must be a list of names, got {quoted(modifications)}")
 
 
 def _apply(spec: Spec, chosen: Iterable[Chosen]) -> tuple[Spec, dict[str, str]]:

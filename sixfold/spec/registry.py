@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import pkgutil
 import sys
 import types
@@ -24,6 +25,7 @@ from typing import Any
 
 from sixfold.core.names import did_you_mean
 from sixfold.core.place import Sizes
+from sixfold.core.quote import quoted
 from sixfold.spec.moved import where_now
 from sixfold.spec.spec import SLOTS, Spec
 
@@ -35,6 +37,7 @@ class Modification:
     change: Callable[..., Spec]
     paper: str | None = None
     adds: Callable[..., int] | None = None  # (sizes, **options) → parameters more than the plain encoder-decoder's
+    most: Mapping[str, float] = field(default_factory=dict)  # option → its largest value
 
     @property
     def name(self) -> str:
@@ -79,14 +82,17 @@ class Chosen:
 _registered: dict[str, Modification] = {}
 _imported: list[str] = []
 _PACKAGE = "sixfold.modifications."  # whose modules register sixfold's own
+_MOST = 1e15  # of a number that says nothing else
+_MOST_VALUES = 1_000  # of an option that takes several
 
 
 def modification(
-    paper: str | None = None, *, adds: Callable[..., int] | None = None
+    paper: str | None = None, *, adds: Callable[..., int] | None = None, most: Mapping[str, float] | None = None
 ) -> Callable[[Callable[..., Spec]], Callable[..., Spec]]:
     """Register the function below as a modification under its own name.
 
-    `adds(sizes, **options)` says how many parameters more an encoder-decoder has with it than without.
+    `adds(sizes, **options)` says how many parameters more an encoder-decoder has with it than without. `most` says how
+    large a number each option may be: a mistyped one is refused before a model is built.
     """
     if callable(paper):
         raise TypeError("write @modification() with parentheses")
@@ -94,7 +100,7 @@ def modification(
     def register(change: Callable[..., Spec]) -> Callable[..., Spec]:
         if not change.__module__.startswith(_PACKAGE):
             all_modifications()  # so that a name that sixfold has is refused here, and not when sixfold needs it
-        new, old = Modification(change, paper, adds), _registered.get(change.__name__)
+        new, old = Modification(change, paper, adds, most or {}), _registered.get(change.__name__)
         if old is not None and _origin(old.change) != _origin(change):
             raise ValueError(
                 f"modification {new.name!r} of {_origin(change)} has the name of one in {_origin(old.change)}; "
@@ -155,12 +161,16 @@ def find(name: str) -> Modification:
 def choose(wish: str | Chosen | tuple[str, Mapping[str, Any]] | Mapping[str, Any]) -> Chosen:
     """Read a wish: "t5_bias", "t5_bias:buckets=16", ("t5_bias", {"buckets": 16}) or {"t5_bias": {"buckets": 16}}."""
     name, values = _split(wish)
-    options = find(name).options
-    hints = typing.get_type_hints(find(name).change, localns={"Spec": Spec})
+    found = find(name)
+    options, hints = found.options, typing.get_type_hints(found.change, localns={"Spec": Spec})
     for key in values:
         if key not in options:
             raise ValueError(f"modification {name!r} has no option {key!r}{_instead(name, key, options)}")
-    read = {key: _read(value, hints[key], f"option {key!r} of modification {name!r}") for key, value in values.items()}
+    read = {}
+    for key, value in values.items():
+        what = f"option {key!r} of modification {name!r}"
+        read[key] = _read(value, hints[key], what)
+        _check_size(read[key], found.most.get(key, _MOST), what)
     return Chosen(name, read)
 
 
@@ -184,7 +194,7 @@ def _split(wish: Any) -> tuple[str, Mapping[str, Any]]:
         name, options = wish
         if options is None or isinstance(options, Mapping):
             return name, options or {}
-    raise ValueError(f"a modification is given as NAME or NAME:key=value, got {wish!r}")
+    raise ValueError(f"a modification is given as NAME or NAME:key=value, got {quoted(wish)}")
 
 
 def _pairs(text: str, wish: str) -> dict[str, str]:
@@ -193,9 +203,9 @@ def _pairs(text: str, wish: str) -> dict[str, str]:
     for pair in text.split(",") if text else []:
         key, equals, value = (word.strip() for word in pair.partition("="))
         if not equals:
-            raise ValueError(f"{wish!r}: expected NAME:key=value,key=value, got {pair!r}")
+            raise ValueError(f"{quoted(wish)}: expected NAME:key=value,key=value, got {quoted(pair)}")
         if key in options:
-            raise ValueError(f"{wish!r}: {key!r} is given twice")
+            raise ValueError(f"{quoted(wish)}: {quoted(key)} is given twice")
         options[key] = value
     return options
 
@@ -207,14 +217,16 @@ def _read(value: Any, kind: Any, what: str) -> Any:
         for argument in arguments:
             if value == argument or value == _as_text(argument):
                 return argument
-        raise ValueError(f"{what} must be one of {', '.join(map(str, arguments))}, got {value!r}")
+        raise ValueError(f"{what} must be one of {', '.join(map(str, arguments))}, got {quoted(value)}")
     if origin in (typing.Union, types.UnionType):  # X | None
         inner = next(a for a in arguments if a is not type(None))
         return None if value is None or value == "none" else _read(value, inner, what)
     if origin is tuple:
         items = value.split("/") if isinstance(value, str) else value
         if not isinstance(items, list | tuple):
-            raise ValueError(f"{what} must be several values, got {value!r}")
+            raise ValueError(f"{what} must be several values, got {quoted(value)}")
+        if len(items) > _MOST_VALUES:
+            raise ValueError(f"{what} can have at most {_MOST_VALUES:,} values, got {len(items):,}")
         return tuple(_read(item, arguments[0], what) for item in items)
     return _read_plain(value, kind, what)
 
@@ -227,10 +239,16 @@ def _read_plain(value: Any, kind: type, what: str) -> Any:
         if (kind in (int, float) and isinstance(value, str)) or (kind is float and type(value) is int):
             return kind(value)
     except (ValueError, KeyError):
-        raise ValueError(f"{what} must be {names[kind]}, got {value!r}") from None
+        raise ValueError(f"{what} must be {names[kind]}, got {quoted(value)}") from None
     if type(value) is not kind:
-        raise ValueError(f"{what} must be {names.get(kind, kind.__name__)}, got {value!r}")
+        raise ValueError(f"{what} must be {names.get(kind, kind.__name__)}, got {quoted(value)}")
     return value
+
+
+def _check_size(value: Any, most: float, what: str) -> None:
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, int | float) and not abs(number) <= most:
+            raise ValueError(f"{what} must be at most {most:,}, got {quoted(number)}")
 
 
 def _as_text(value: Any) -> str:
@@ -241,7 +259,7 @@ def _as_text(value: Any) -> str:
 
 def import_file(path: str | Path) -> None:
     """Run a user's Python file, so that the modifications in it are registered."""
-    given, path = str(path), Path(path).resolve()
+    given, path = str(path), Path(os.path.realpath(path))  # `resolve` fails at a loop of links
     if not path.is_file():
         raise ValueError(f"there is no file {path} to import")
     if path.suffix != ".py":

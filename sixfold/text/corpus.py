@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sixfold.config.schema import Config, Data
+from sixfold.core.quote import quoted
 from sixfold.disk.atomic import new_directory
 from sixfold.disk.hashes import is_intact, quick_hash, sealed
+from sixfold.disk.reading import ordinary, parse_json, read_json
 from sixfold.text.arrays import Examples, open_examples
 from sixfold.text.file_kinds import remarks
 from sixfold.text.preparation import PARTS, ParallelText, PlainText, ProgressCallback, is_empty
@@ -128,12 +130,12 @@ def _read_index(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{folder} holds no prepared data: it has no {INDEX}")
     try:
-        index = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        index = read_json(path)
+    except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}); prepare the data anew") from None
     found = index.get("format") if isinstance(index, dict) else type(index).__name__
     if found != FORMAT:
-        raise ValueError(f"{path} has format {found!r}; this version of sixfold reads {FORMAT!r}")
+        raise ValueError(f"{path} has format {quoted(found)}; this version of sixfold reads {FORMAT!r}")
     if not is_intact(index):
         raise ValueError(f"{path} is not as it was written; prepare the data anew")
     return index
@@ -150,9 +152,9 @@ def _read_references(path: Path, count: int, expected: str | None) -> list[Refer
     try:
         if expected is not None and quick_hash(path) != expected:
             raise ValueError("it is not as it was written")
-        with open(path, encoding="utf-8", newline="\n") as file:
+        with open(path, encoding="utf-8", newline="\n", opener=ordinary) as file:
             for line in file:
-                record = json.loads(line)
+                record = parse_json(line)
                 found.append(Reference(record["source"], tuple(record["targets"])))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged or missing ({error}); prepare the data anew") from None

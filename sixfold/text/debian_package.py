@@ -19,6 +19,8 @@ from email.parser import Parser
 from pathlib import Path
 from typing import IO, Any
 
+from sixfold.disk.reading import ordinary
+
 MAGIC = b"!<arch>\n"
 # What opens which: not every Python has all, and the standard library has zstd since 3.14.
 READERS = {"xz": ["lzma"], "gz": ["gzip"], "zst": ["compression.zstd", "zstandard"]}
@@ -83,7 +85,7 @@ class _Bounded:
 def _find(path: Path, wanted: str) -> tuple[str, bytes]:
     """The first member of an `ar` archive whose name begins so."""
     size = path.stat().st_size
-    with path.open("rb") as file:
+    with open(path, "rb", opener=ordinary) as file:
         if file.read(len(MAGIC)) != MAGIC:
             raise ValueError(f"{path} is not a Debian package: it does not begin with {MAGIC[:-1].decode()!r}")
         while header := file.read(60):

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sixfold.disk.atomic import new_directory
+from sixfold.disk.reading import read_json
 from sixfold.text.debian_package import Deb
 
 LANGUAGES = (
@@ -325,7 +326,7 @@ def _check_place(out: Path, overwrite: bool) -> None:
     if not overwrite:
         raise ValueError(f"{out} exists already; give another --out, or --overwrite")
     try:
-        ours = json.loads((out / "README.json").read_text(encoding="utf-8")).get("made_by") == MADE_BY
+        ours = read_json(out / "README.json").get("made_by") == MADE_BY
     except (OSError, ValueError, AttributeError):
         ours = False
     if not ours and not (out.is_dir() and not any(out.iterdir())):

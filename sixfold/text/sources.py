@@ -1,14 +1,8 @@
-"""Where the text lies: embedded examples, parallel files, tables, records, plain text. All is read line by line.
-
-A line ends at \\n only, and a carriage return directly before it is part of the end; U+2028 does not split. The last
-line may lack its \\n. A byte order mark at the start of a file is dropped. A name that ends with .gz is unpacked.
-"""
+"""Where the text lies: embedded examples, parallel files, tables, records, plain text. See `sixfold.text.lines`."""
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -18,13 +12,13 @@ from typing import Any, Generic, Literal, TypeVar
 
 from sixfold.config.schema import EMBEDDED, Data, Files
 from sixfold.disk.hashes import file_hash
-from sixfold.text.file_kinds import refuse_bytes, refuse_unread
+from sixfold.text import lines
+from sixfold.text.file_kinds import refuse_unread
 
 Split = Literal["train", "valid", "test"]
 Pair = tuple[str, str]  # source and target
 Stretch = tuple[str, bool]  # a piece of a document, and whether the document ends with it
 
-_BOM = b"\xef\xbb\xbf"
 _LONGEST_STRETCH = 1 << 16  # characters that a tokenizer gets at once: some texts are a single line of gigabytes
 
 T = TypeVar("T")
@@ -146,25 +140,15 @@ def _existing(key: str, *names: str) -> Path:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a file, each with its \\n."""
-    number, raw = 0, b""
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
-            for number, raw in enumerate(file, 1):
-                if number == 1:
-                    raw = raw.removeprefix(_BOM)
-                    if not raw:
-                        break
-                    refuse_bytes(raw, str(path))
-                yield (raw[:-2] + b"\n" if raw.endswith(b"\r\n") else raw).decode()
-    except UnicodeDecodeError as error:
-        found = f"byte 0x{error.object[error.start]:02x} at column {error.start + 1}"
-        raise ValueError(f"{path}, line {number}: {found} is not UTF-8 ({error.reason}); convert the file") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} is damaged after line {number}: {error}") from None
-    except OSError as error:
-        raise ValueError(f"{path} can't be read: {error.strerror}") from None
-    if not raw:
+    """The lines of a file with their ends; an empty file is an error."""
+    return _need_some(lines.read_lines(path), path)
+
+
+def _need_some(texts: Iterator[str], path: Path) -> Iterator[str]:
+    text = None
+    for text in texts:
+        yield text
+    if text is None:
         raise ValueError(f"{path} is empty")
 
 
@@ -184,18 +168,18 @@ def read_parallel(source: Path, target: Path) -> Iterator[Pair]:
 
 def _read_table(path: Path, source: str, target: str) -> Iterator[Pair]:
     """Columns by number from 1; if one is not a number, both are looked up in the first line, which is a header."""
-    lines = read_lines(path)
+    rows = read_lines(path)
     first = 1
     numbers = [int(column) if column.isdecimal() else None for column in (source, target)]
     if None in numbers:
-        header = next(lines).rstrip("\r\n").split("\t")
+        header = next(rows).rstrip("\r\n").split("\t")
         numbers = [_column(path, name, number, header) for name, number in zip((source, target), numbers, strict=True)]
         first = 2
     left, right = (number - 1 for number in numbers if number is not None)
     if min(left, right) < 0:
         raise ValueError(f"{path}: columns are counted from 1, got {source} and {target}")
     line = None
-    for number, line in enumerate(lines, first):
+    for number, line in enumerate(rows, first):
         cells = line.removesuffix("\n").split("\t")
         if cells == [""]:
             yield "", ""
@@ -254,10 +238,15 @@ def _read_documents(path: Path, field: str) -> Iterator[Stretch]:
 
 
 def _read_text(path: Path) -> Iterator[Stretch]:
-    """The file is one document; its lines keep their ends."""
-    for line in read_lines(path):
-        for stretch in _stretches(line):
-            yield stretch, False
+    """The file is one document; its lines keep their ends, and may be of any length."""
+    rest = ""  # of a line that is not yet at its end
+    for part in _need_some(lines.read_parts(path), path):
+        *stretches, rest = _stretches(rest + part)
+        if rest.endswith("\n"):
+            stretches, rest = [*stretches, rest], ""
+        yield from ((stretch, False) for stretch in stretches)
+    if rest:
+        yield rest, False
     yield "", True
 
 

@@ -32,6 +32,7 @@ from tokenizers import Regex, decoders, models, pre_tokenizers
 
 from sixfold.core.ids import BOS, EOS, PAD
 from sixfold.disk.atomic import StagedFiles
+from sixfold.disk.reading import read_bytes
 
 UNK, MASK = 3, 4
 KINDS = ("bpe", "unigram", "characters", "bytes", "words", "symbols")
@@ -44,6 +45,7 @@ _LETTER_BY_LETTER = ("characters", "bytes")
 _WORD = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 _CHARACTER = r"[\s\S]"
 _CHUNK = 10_000  # texts that are encoded together
+_LARGEST = 1 << 30  # bytes of a file
 
 # The library works with threads, which do not survive a fork: a child that was told to use them waits for ever, and if
 # nothing was said, some versions warn at every fork. So we say it, and say otherwise to children.
@@ -161,7 +163,7 @@ class Tokenizer:
         if not path.is_file():
             raise ValueError(f"there is no tokenizer at {path}")
         try:
-            text = path.read_bytes().decode()
+            text = read_bytes(path, _LARGEST).decode()
             stored = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises no narrower one
             raise ValueError(f"{path} is damaged, or no tokenizer: {error}") from None

@@ -25,9 +25,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from sixfold.core.quote import quoted
 from sixfold.core.sharded_tensors import cut, is_cut, like
 from sixfold.disk.atomic import new_directory, remove_directory, save_tensors
 from sixfold.disk.hashes import file_hash, is_intact, sealed
+from sixfold.disk.reading import read_json
 from sixfold.training import shards
 from sixfold.training.processes import Processes, share
 
@@ -117,13 +119,15 @@ def read_state(directory: Path) -> dict[str, Any]:
     """What `state.json` says, or DamagedError: nothing else is raised, whatever is in the file."""
     path = directory / "state.json"
     try:
-        state = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        state = read_json(path)
+    except (OSError, ValueError) as error:
         raise DamagedError(f"{directory} is damaged: {error}") from None
     if not isinstance(state, dict):
         raise DamagedError(f"{directory} is damaged: {path.name} holds a {type(state).__name__}, not names and values")
     if state.get("format") != FORMAT:
-        raise DamagedError(f"{directory} has format {state.get('format')!r}; this version of sixfold reads {FORMAT!r}")
+        raise DamagedError(
+            f"{directory} has format {quoted(state.get('format'))}; this version of sixfold reads {FORMAT!r}"
+        )
     if not is_intact(state):
         raise DamagedError(f"{path} is not as it was written")
     _need(directory, state, _OF_EACH)

@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from sixfold.disk.atomic import naming, sync
+from sixfold.disk.reading import ordinary
 from sixfold.runs.run import Run
 from sixfold.training.display import Display
 from sixfold.training.tensorboard import Board
@@ -29,7 +30,7 @@ class Log:
             return
         record = strict({"kind": kind, "step": step, **fields})
         line = json.dumps(record, allow_nan=False).encode() + b"\n"
-        with naming(self._path), open(self._path, "ab", buffering=0) as file:
+        with naming(self._path), open(self._path, "ab", buffering=0, opener=ordinary) as file:
             # In one write: what a kill leaves is whole lines, and at most one torn at the end.
             while line:  # a disk that is filling up takes a part, and then says so
                 line = line[file.write(line) :]

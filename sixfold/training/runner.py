@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -81,7 +82,7 @@ def train(
 def _check(run: Run, config: Config, start_from: Path | None) -> tuple[Config, Run | None]:
     """The configuration, and the run to begin with, if all that can be known beforehand is in order."""
     before = None if start_from is None else Run(start_from).need()
-    if before is not None and before.directory.resolve() == run.directory.resolve():
+    if before is not None and os.path.realpath(before.directory) == os.path.realpath(run.directory):
         raise ValueError(f"--from {start_from} is the directory to write to, and can't be both; give another --out")
     config = check(config, before).with_whole_paths()
     run.need_room()
@@ -205,7 +206,7 @@ def _begin(run: Run, trainer: Trainer, prepared: Prepared, before: Run | None) -
     trainer.save()
     if trainer.processes.first:
         about: dict[str, Any] = {"hashes": prepared.hashes, "report": prepared.report.json()}
-        origin = {} if before is None else {"from": as_text(str(before.directory.resolve()))}
+        origin = {} if before is None else {"from": as_text(os.path.realpath(before.directory))}
         run.draft.begin(trainer.config, {**about, **origin})
         run.replace_by_draft()
     trainer.processes.wait()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from sixfold.disk.reading import read_json
 from sixfold.runs import model_files
 from sixfold.text.corpus import INDEX, OtherTokenizersError, open_prepared
 from sixfold.text.tokenizer import Tokenizers
@@ -126,7 +126,7 @@ def _recorded(subject: VerifiedRun) -> Iterator[tuple[Path, list[str]]]:
     path = subject.run.data / INDEX
     if path.is_file():
         try:
-            yield path, json.loads(path.read_text(encoding="utf-8"))["tokenizers"]
+            yield path, read_json(path)["tokenizers"]
         except (ValueError, KeyError, TypeError):
             return  # those who need the text will say so
 

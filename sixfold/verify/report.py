@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -39,6 +40,6 @@ def verify(
     for file in imports:
         import_file(Path(file))
     with tempfile.TemporaryDirectory(prefix="sixfold-verify-") as folder:
-        subject = VerifiedRun(run, Path(folder), device, [Path(file).resolve() for file in imports])
+        subject = VerifiedRun(run, Path(folder), device, [os.path.realpath(file) for file in imports])
         for each in chosen:
             yield each.look(subject)

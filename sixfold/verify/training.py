@@ -127,7 +127,7 @@ def _folder(subject: VerifiedRun, name: str) -> Path:
 
 def _run_two(subject: VerifiedRun, folder: Path) -> None:
     """Start two processes as torchrun would, and wait for them; raise a ValueError if they fail."""
-    arguments = [str(subject.directory.resolve()), str(folder), *subject.imports]
+    arguments = [os.path.realpath(subject.directory), str(folder), *subject.imports]
     command = [sys.executable, "-m", gradients.__name__, *arguments]
     port = _free_port()
     started = [

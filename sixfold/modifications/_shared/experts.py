@@ -18,6 +18,15 @@ from sixfold.spec.spec import Part, Spec
 from sixfold.transformer import FeedForward
 
 LEAST_ROOM = 4  # visits that an expert takes of a group, however small the group
+MOST = {  # the largest value of each option of a Plan
+    "experts": 10_000,
+    "every": 1_000,
+    "d_expert": 1_000_000,
+    "capacity": 1e6,
+    "decoder_capacity": 1e6,
+    "group": 1_000_000_000,
+    "balance": 1e6,
+}
 
 
 @dataclass(frozen=True, kw_only=True)

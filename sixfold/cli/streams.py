@@ -1,0 +1,51 @@
+"""Standard streams that are closed (`>&-`) or can't be written to.
+
+Two things go wrong with a closed stream: its number is given to the next file that is opened, so that output meant for
+the stream lands in that file, and Python has None in the stream's place. So the number is taken at once by the null
+device, opened in the wrong direction: whoever reads or writes gets an error, and a verb that does neither works.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+from contextlib import suppress
+from typing import Any
+
+OUTPUT = "standard output"
+
+
+class _Output(io.FileIO):
+    """Standard output by its number; an error of writing says what is wrong."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                raise
+            raise OSError(errno.EBADF, "this stream is closed, and the output is lost", OUTPUT) from None
+
+
+def take_closed() -> None:
+    """Open the standard streams that are closed. What is written to a closed standard error is lost."""
+    for number, flags in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.dup2(os.open(os.devnull, flags), number)  # the lowest free number is this one
+            os.set_inheritable(number, True)
+    if sys.stdin is None:
+        sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")
+    if sys.stdout is None:
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(_Output(1, "w", closefd=False)), encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = io.TextIOWrapper(io.BufferedWriter(io.FileIO(2, "w", closefd=False)), encoding="utf-8")
+
+
+def abandon_output() -> None:
+    """Let standard output go nowhere from now on; else Python would complain of what is left in it at its end."""
+    with suppress(OSError, io.UnsupportedOperation):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,75 @@
+"""Reading files that somebody else may have put there: nothing is waited for, and memory is bounded."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+LARGEST_JSON = 16 << 20  # bytes; a run's own files have some kilobytes
+DEEPEST_JSON = 50  # lists and objects inside each other
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a directory",
+}
+
+
+def ordinary(path: str, flags: int) -> int:
+    """An opener for `open` that takes ordinary files only: a named pipe would be waited for, a device may never end.
+
+    >>> open(path, "rb", opener=ordinary)
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)  # without O_NONBLOCK, opening a pipe waits for a writer
+    kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
+    if kind == stat.S_IFREG:
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, f"this is {_KINDS.get(kind, 'something else')}, not an ordinary file", str(path))
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """The bytes of a file; a ValueError if there are more than `most`."""
+    with open(path, "rb", opener=ordinary) as file:
+        found = file.read(most + 1)
+    if len(found) > most:
+        raise ValueError(f"it has more than {most:,} bytes")
+    return found
+
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file. Whatever is wrong with its content is a ValueError that does not name the file."""
+    return parse_json(read_bytes(path, LARGEST_JSON).decode())
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text. Deep nesting is a ValueError, since many functions that take such values recurse."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise _too_deep() from None
+    if text.count("[") + text.count("{") > DEEPEST_JSON:
+        _check_depth(value)
+    return value
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(DEEPEST_JSON + 1):
+        level = [item for each in level for item in _items(each)]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _items(value: Any) -> list[Any]:
+    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"its values are nested more than {DEEPEST_JSON} deep")

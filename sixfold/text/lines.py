@@ -1,0 +1,94 @@
+"""Lines of text: the one reader behind training data, scoring and the command line.
+
+A line ends at \\n only, and a carriage return directly before it is part of the end; U+2028 does not split. The last
+line may lack its \\n. A byte order mark at the start of a file is dropped. A name that ends with .gz is unpacked. A
+line has at most LONGEST_LINE bytes, since a few kilobytes of .gz can unpack to one line of gigabytes. All is read as
+it is needed.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from sixfold.text.file_kinds import refuse_bytes
+
+LONGEST_LINE = 16 << 20  # bytes, without its end
+_PART = 1 << 16  # bytes that are read at once where a line may be of any length
+_BOM = b"\xef\xbb\xbf"
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a file with their ends."""
+    for number, raw in enumerate(_raw_parts(path, LONGEST_LINE + 1), 1):
+        yield decode_line(raw, number, str(path))
+
+
+def read_parts(path: Path) -> Iterator[str]:
+    """The text of a file line by line; a line may be of any length, and a long one comes in several parts."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    number, column = 1, 0  # where the next byte stands
+    for raw in _raw_parts(path, _PART):
+        try:
+            yield decoder.decode(raw)
+        except UnicodeDecodeError as error:
+            raise _not_utf8(error, column + len(raw) - len(error.object), number, str(path)) from None
+        number, column = (number + 1, 0) if raw.endswith(b"\n") else (number, column + len(raw))
+    try:
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        raise _not_utf8(error, column - len(error.object), number, str(path)) from None
+
+
+def decode_line(raw: bytes, number: int, name: str) -> str:
+    """A line as text; errors say which line it is."""
+    if len(raw) - raw.endswith(b"\n") > LONGEST_LINE:
+        raise too_long(number, name)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise _not_utf8(error, 0, number, name) from None
+
+
+def without_mark(raw: bytes) -> bytes:
+    """The first bytes of a text, without a byte order mark."""
+    return raw.removeprefix(_BOM)
+
+
+def too_long(number: int, name: str) -> ValueError:
+    return ValueError(f"{name}, line {number} has more than {LONGEST_LINE:,} bytes; break it into shorter lines")
+
+
+def _not_utf8(error: UnicodeDecodeError, before: int, number: int, name: str) -> ValueError:
+    """`before` counts the bytes of the line before those that were decoded."""
+    found = f"byte 0x{error.object[error.start]:02x} at column {before + error.start + 1}"
+    return ValueError(f"{name}, line {number}: {found} is not UTF-8 ({error.reason}); convert the text")
+
+
+def _raw_parts(path: Path, most: int) -> Iterator[bytes]:
+    """The lines of a file with their ends; a line of more than `most` bytes comes in several parts."""
+    number = 0
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+            raw = without_mark(_part(file, most + len(_BOM)))
+            refuse_bytes(raw, str(path))
+            while raw:
+                yield raw
+                number += raw.endswith(b"\n")
+                raw = _part(file, most)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} is damaged after line {number}: {error}") from None
+    except OSError as error:
+        raise ValueError(f"{path} can't be read: {error.strerror}") from None
+
+
+def _part(file: io.BufferedIOBase, most: int) -> bytes:
+    """At most `most` bytes of a line, or one more; a carriage return before its end is dropped."""
+    raw = file.readline(most)
+    if raw.endswith(b"\r"):
+        raw += file.readline(1)  # the end itself, if the limit fell between the two
+    return raw[:-2] + b"\n" if raw.endswith(b"\r\n") else raw
