@@ -19,7 +19,10 @@ LINES = ["one", "two \r x", "", "last\r"]
 
 
 def test_a_carriage_return_is_part_of_the_line_end_for_every_reader(tmp_path):
-    for end, write in (("", Path.write_bytes), (".gz", lambda path, data: path.write_bytes(gzip.compress(data)))):
+    for end, write in (
+        ("", Path.write_bytes),
+        (".gz", lambda path, data: path.write_bytes(gzip.compress(data, mtime=0))),
+    ):
         plain, table = tmp_path / f"x.txt{end}", tmp_path / f"x.tsv{end}"
         write(plain, WINDOWS)
         write(table, b"a\tb\r\nc\td\r\n")
@@ -102,7 +105,7 @@ def test_a_prefix_may_end_like_another_format(tmp_path):
         ("a\tb\n".encode("utf-16"), "is UTF-16, and UTF-8 is read"),
         ("a\tb\n".encode("utf-16-le"), "is UTF-16"),
         ("a\tb\n".encode("utf-16-be"), "is UTF-16"),
-        (gzip.compress(b"a\tb\n"), "is compressed by gzip: give it a name that ends in .gz"),
+        (gzip.compress(b"a\tb\n", mtime=0), "is compressed by gzip: give it a name that ends in .gz"),
         (b"PK\x03\x04\x14\x00\n", "is a ZIP archive, or a document such as .docx"),
         (b"%PDF-1.7\n", "is a PDF"),
     ],
