@@ -64,6 +64,8 @@ def open_run(directory: str | Path, device: str = "auto", settings: Mapping[str,
     run = Run(directory)
     if not run.directory.exists():
         raise ValueError(f"there is no directory {run.directory}")
+    if run.directory.is_file():
+        raise ValueError(f"{run.directory} is a file, and the directory of a run is expected in its place")
     if run.exists() and not (run.directory / model_files.DESCRIPTION).is_file():
         raise ValueError(
             f"{run.directory} has no model yet: its training has not come to a first validation "

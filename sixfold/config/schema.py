@@ -11,23 +11,15 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 
 from sixfold.config.errors import explain
 from sixfold.config.plain_yaml import LONGEST, parse
-from sixfold.config.precedence import giving_way
+from sixfold.config.settings import OneOrSeveral, giving_way
 from sixfold.core.bounds import LARGEST
 from sixfold.core.names import unknown
 from sixfold.core.quote import quoted
@@ -47,17 +39,6 @@ _MOST_AVERAGED = 10_000  # checkpoints
 _WIDEST = 10_000  # hypotheses of a sentence
 Words = Annotated[int, Field(le=LARGEST["vocab"])]
 Beta = Annotated[float, Field(ge=0, lt=1)]
-
-
-def _as_list(value: Any) -> Any:
-    """One value where a list is expected is a list of one; YAML reads a word of digits as a number."""
-    if value is None:
-        return []
-    return [str(value) if type(value) is int else value] if isinstance(value, str | int | dict) else value
-
-
-T = TypeVar("T")
-OneOrSeveral = Annotated[list[T], BeforeValidator(_as_list)]
 
 
 class Section(BaseModel):
@@ -398,15 +379,26 @@ def recipes() -> dict[str, Path]:
 
 def _read_recipe(recipe: str | Path) -> dict[str, Any]:
     path = recipes().get(str(recipe), Path(recipe))
-    if not path.exists() or path.is_dir():
+    if path.is_dir():
+        raise ValueError(f"{path} is a directory, not a recipe; if it is a run, --resume {path} goes on with it")
+    if not path.exists():
         raise ValueError(f"{unknown('recipe', str(recipe), recipes())}, or give a file")
-    tree = parse(_read_text(path), str(path))
+    try:
+        tree = parse(_read_text(path), str(path))
+    except ValueError as error:
+        raise ValueError(f"{error}{_or_text(path)}") from None
     if tree is not None and not isinstance(tree, dict):
-        raise ValueError(f"{path} must hold sections ({', '.join(Config.model_fields)}), got {type(tree).__name__}")
+        sections = ", ".join(Config.model_fields)
+        raise ValueError(f"{path} must hold sections ({sections}), got {type(tree).__name__}{_or_text(path)}")
     for section, values in (tree or {}).items():
         if section in Config.model_fields and not isinstance(values, dict | None):
             raise ValueError(f"{path}: {section} must hold keys and values, got {quoted(values)}")
     return tree or {}
+
+
+def _or_text(path: Path) -> str:
+    """What may have been meant by a recipe that is no YAML."""
+    return "" if path.suffix in (".yaml", ".yml") else f"; if it is text to train on, give --data.train {path}"
 
 
 def _read_text(path: Path) -> str:

@@ -49,7 +49,8 @@ def own_references(run: Run, config: Config, tokenizers: Tokenizers, part: Split
     else:
         found = references(config.data, part, config.model.kind)
     if not found:
-        raise ValueError(f"{run.directory} has no data.{part} to be scored on: give --source-file and --ref")
+        valid = ", or --part valid" if part == "test" and config.data.valid is not None else ""
+        raise ValueError(f"{run.directory} has no data.{part} to be scored on: give --source-file and --ref{valid}")
     return found
 
 
@@ -58,7 +59,8 @@ def own_loss(config: Config, tokenizers: Tokenizers, model: Model, part: Split) 
     """The loss of a language model on a part, by the same windows as in validation."""
     sources = text_sources(config.data, part)
     if not sources:
-        raise ValueError(f"this run has no data.{part} to be scored on: give --target-file and --likelihood")
+        valid = ", or --part valid" if part == "test" and config.data.valid is not None else ""
+        raise ValueError(f"this run has no data.{part} to be scored on: give --target-file and --likelihood{valid}")
     size = sum(len(text.encode()) for source in sources for text, _ in source.read())
     total = tokens = 0.0
     device = next(model.parameters()).device

@@ -71,7 +71,7 @@ def stream_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
 def read_references(paths: Sequence[Path], like: Path | None = None, lines: int | None = None) -> list[tuple[str, ...]]:
     """For each line, what the files say there; all must have as many lines as `like`, if one is named."""
     if not paths:
-        raise ValueError("there is nothing to score against: give at least one file of references")
+        raise ValueError("there is nothing to score against: give at least one file of references (--ref FILE)")
     files = [read_texts(path) for path in paths]
     counted = {} if like is None or lines is None else {like: lines}
     check_counts({**counted, **{path: len(file) for path, file in zip(paths, files, strict=True)}})

@@ -151,6 +151,8 @@ def all_modifications() -> dict[str, Modification]:
 def find(name: str) -> Modification:
     known = all_modifications()
     if name not in known:
+        if {*name} & {",", " "}:
+            raise ValueError(f"{name!r} is no name of a modification; for several, give --modify once for each")
         raise ValueError(
             f"there is no modification {name!r}{did_you_mean(name, known)}; `sixfold list` shows all, "
             f"and one of your own must be imported first (--import FILE, or sixfold.import_file)"

@@ -94,6 +94,11 @@ def _pair_source(data: Data, item: Files, key: str) -> Source[Pair]:
         records = partial(_read_records, path, [data.source or "source", data.target or "target"])
         return Source(name, item.weight, lambda: ((source, target) for source, target in records()), (path,))
     if data.source is None or data.target is None:
+        if Path(name).expanduser().is_file():
+            raise ValueError(
+                f"{key} is {name!r}, one text, but this model reads pairs: give {{source: FILE, target: FILE}}, a .tsv "
+                f"or a .jsonl; a language model (`sixfold train lm`) reads one text"
+            )
         raise ValueError(
             f"{key} is {name!r}, the common beginning of two files: give data.source and data.target, their endings "
             f"(en and de for {name}.en and {name}.de), or name a .tsv, a .jsonl, or {{source: FILE, target: FILE}}"

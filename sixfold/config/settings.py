@@ -1,10 +1,24 @@
-"""Which values of a recipe or a run yield to what a user asks for: `--sample true` wins over a recipe's beam."""
+"""Settings that a user gives: one value in place of a list, and which values of a recipe yield to them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BeforeValidator
+
+T = TypeVar("T")
+
+
+def _as_list(value: Any) -> Any:
+    """One value where a list is expected is a list of one; YAML reads a word of digits as a number."""
+    if value is None:
+        return []
+    return [str(value) if type(value) is int else value] if isinstance(value, str | int | dict) else value
+
+
+OneOrSeveral = Annotated[list[T], BeforeValidator(_as_list)]
 
 _YIELDING: tuple[tuple[str, str, Callable[[Mapping[str, Any]], bool]], ...] = (  # a key, what yields to it, and when
     ("steps", "minutes", lambda v: True),
@@ -20,7 +34,10 @@ _YIELDING: tuple[tuple[str, str, Callable[[Mapping[str, Any]], bool]], ...] = ( 
 
 
 def giving_way(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a file without those that conflict with what is asked for: then the default holds."""
+    """The values of a recipe, or a run, without those that conflict with given ones: then the default holds.
+
+    `--sample true` wins over a recipe's beam, for example.
+    """
     kept = dict(values)
     for wins, yields, conflict in _YIELDING:
         if wins in given and yields in kept and yields not in given:

@@ -1,0 +1,38 @@
+"""Likely slips on the command line, and the hint that each gets."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import runs
+
+
+@pytest.fixture
+def place(sixfold, tmp_path):
+    runs.translating(tmp_path / "run", **{"data.train": "a.tsv", "data.valid": "a.tsv"})
+    runs.writing(tmp_path / "lm", **{"data.train": "text", "data.valid": "text"})
+    Path("text").write_text("some text\n")
+    Path("a.tsv").write_text("\ta\n")
+    return sixfold
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("train text", "if it is text to train on, give --data.train text"),
+        ("train a.tsv", "if it is text to train on, give --data.train a.tsv"),
+        ("train run", "run is a directory, not a recipe; if it is a run, --resume run goes on with it"),
+        ("train --data.train text", "one text, but this model reads pairs"),
+        ("train --data.train text", "`sixfold train lm`"),
+        ("train --modify rotary,swiglu", "for several, give --modify once for each"),
+        ("translate text", "text is a file, and the directory of a run is expected"),
+        ("score text text", "text is a file, and the directory of a run is expected"),
+        ("score --hyp text", "--ref FILE"),
+        ("score run", "run has no data.test to be scored on: give --source-file and --ref, or --part valid"),
+        ("score lm", "or --part valid"),
+    ],
+)
+def test_a_slip_gets_a_line_that_says_what_to_do(place, typed, words):
+    code, out, err = place(*typed.split())
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert words in err
