@@ -6,6 +6,7 @@ import os
 import sys
 import typing
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -18,7 +19,9 @@ from sixfold.models.build import MODELS
 from sixfold.spec import registry
 from sixfold.spec.registry import Chosen, choose, modification
 from sixfold.spec.spec import SLOTS, Spec
-from tests.support.small import MODIFICATIONS, applies, small_sizes
+from tests.support.architectures import registered
+from tests.support.covering import covering
+from tests.support.small import small_sizes
 
 SIZES = sixfold.Sizes(d_model=8, d_ff=12, heads=2, encoder_layers=2, decoder_layers=2, vocab=11, dropout=0.0)
 
@@ -394,6 +397,7 @@ def test_every_modification_fills_a_slot_and_says_what_it_is(name):
 
 USERS_FILE = '''
 from dataclasses import replace
+from functools import cache
 import torch
 from sixfold import Spec, modification
 
@@ -541,33 +545,37 @@ def test_without_auxiliary_losses_there_is_a_zero(kind):
 # What FSDP2 and the optimiser need --------------------------------------------------------------------
 
 
-@pytest.fixture(params=MODELS)
-def kind(request) -> str:
-    return request.param
+every_model = covering(registered(*MODELS))
 
 
-@pytest.fixture(params=[None, *MODIFICATIONS], ids=lambda name: name or "vanilla")
-def model(request, kind) -> nn.Module:
-    if request.param and not applies(kind, request.param):
-        pytest.skip(f"{request.param} does not apply to {kind}")
-    return sixfold.build(small_sizes(), [request.param] if request.param else [], kind, device="meta")
+@cache
+def empty(kind: str, modifications: tuple[str, ...]) -> nn.Module:
+    return sixfold.build(small_sizes(), modifications, kind, device="meta")
 
 
-def test_no_parameter_is_a_scalar(model):
+@every_model
+def test_no_parameter_is_a_scalar(kind, modifications):
+    model = empty(kind, modifications)
     assert [name for name, p in model.named_parameters() if p.dim() == 0] == []
 
 
-def test_no_module_is_listed_twice(model):
+@every_model
+def test_no_module_is_listed_twice(kind, modifications):
+    model = empty(kind, modifications)
     modules = [m for _, m in model.named_modules(remove_duplicate=False)]
     assert len(modules) == len({id(m) for m in modules})
 
 
-def test_no_parameter_is_listed_twice(model):
+@every_model
+def test_no_parameter_is_listed_twice(kind, modifications):
+    model = empty(kind, modifications)
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     assert len(names) == len(list(model.parameters())) == len(model.state_dict()) - len(list(model.buffers()))
 
 
-def test_every_parameter_is_in_one_group(model):
+@every_model
+def test_every_parameter_is_in_one_group(kind, modifications):
+    model = empty(kind, modifications)
     grouped = [id(p) for group in model.groups() for p in group.parameters]
     assert sorted(grouped) == sorted(id(p) for p in model.parameters())
     assert len({group.name for group in model.groups()}) == len(model.groups())

@@ -34,7 +34,7 @@ from tests.support import tiny
 
 MAKING, CHANGING = ("os.mkdir",), ("os.rename", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree")
 SAVED = "saved"  # an event of our own: what writes tensors tells nobody
-RANDOM_MOMENTS = 12
+RANDOM_MOMENTS, OF_OTHER_MODELS = 12, 4
 KILLED, ENDED, AS_BEFORE = -signal.SIGKILL, 0, 3  # how a child ends
 # Checkpoints, validations and lines of the log come in turn and together, and there are checkpoints to delete.
 SETTINGS = {
@@ -265,11 +265,12 @@ def main(folder, modifications):
         trials.kill_at(moment)
     for moment in torn:
         trials.kill_at(moment, torn=True)
-    for number in range(RANDOM_MOMENTS):  # one in each twelfth of the run
-        trials.kill_after(took * (number + chance.random()) / RANDOM_MOMENTS)
+    random_moments = OF_OTHER_MODELS if modifications else RANDOM_MOMENTS
+    for number in range(random_moments):  # one in each twelfth of the run, or in each quarter
+        trials.kill_after(took * (number + chance.random()) / random_moments)
     assert len(trials.ended_well) > 2, "they were all killed before there was a checkpoint"
     sys.stdout.write(
-        f"killed at {len(chosen)} of {len(moments)} moments, inside {len(torn)} writes and at {RANDOM_MOMENTS} random "
+        f"killed at {len(chosen)} of {len(moments)} moments, inside {len(torn)} writes and at {random_moments} random "
         f"times; there were {len(trials.ended_well)} states to go on from\n"
     )
 

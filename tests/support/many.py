@@ -48,7 +48,7 @@ class Many:
             "model__dropout": 0.0,
             "training__keep": 9,
             "training__checkpoint_every": 10,
-            "training__validate_every": 50,
+            "training__validate_every": 20,
             "training__metric": "symbol_error_rate",
         }
         config = tiny.config(self.folder, **{**usual, **settings})
@@ -74,9 +74,9 @@ class Many:
 
 def equal_batches(many):
     """One process, two processes, two micro-batches in each of them: the same batches."""
-    many.train("one", 1, training__steps=50)
-    many.train("two", training__steps=50)
-    many.train("accumulated", training__steps=50, training__accumulate=2)
+    many.train("one", 1, training__steps=20)
+    many.train("two", training__steps=20)
+    many.train("accumulated", training__steps=20, training__accumulate=2)
 
 
 def cut_up(many):

@@ -17,6 +17,7 @@ from sixfold.training.display import Quiet
 from sixfold.training.runner import resume, train
 from sixfold.training.trainer import Trainer
 from tests.support import tiny
+from tests.support.covering import covering
 
 ROOT = Path(__file__).parents[2]
 # Waiting threads sleep: two threads in each of several processes would spin each other to a standstill.
@@ -58,8 +59,7 @@ def test_a_run_killed_at_any_moment_ends_as_one_left_alone(tmp_path, modificatio
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("average", [None, 3, 0.9])
-@pytest.mark.parametrize("stop_at", [1, 5, 6, 8])
+@covering(average=[None, 3, 0.9], stop_at=[1, 5, 6, 8])
 def test_an_interrupted_run_ends_as_one_left_alone(left_alone, tmp_path, monkeypatch, average, stop_at):
     folder, broken, step = left_alone(average), Run(tmp_path / "broken"), Trainer.step
     config, whole = tiny.config(folder, training__average=average), Run(folder / "run")
