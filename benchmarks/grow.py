@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sixfold.config.schema import write_config
+from sixfold.config.files import write_config
 from sixfold.models.build import build
 from sixfold.models.model import Model
 from sixfold.runs import model_files

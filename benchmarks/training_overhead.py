@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from sixfold.config.schema import read_config
+from sixfold.config.files import read_config
 from sixfold.core.device import be_deterministic
 from sixfold.runs.run import Run
 from sixfold.text.corpus import prepare

@@ -16,7 +16,7 @@ __version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from sixfold.api.load import load
-    from sixfold.config.schema import read_config
+    from sixfold.config.files import read_config
     from sixfold.core.batch import Batch, Losses
     from sixfold.core.ids import BOS, EOS, PAD
     from sixfold.core.parts import ModelPart
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # Where each public name lives. They are imported on first use, so that `sixfold --help` need not wait for torch.
 _HOME = {
     "api.load": ("load",),
-    "config.schema": ("read_config",),
+    "config.files": ("read_config",),
     "core.batch": ("Batch", "Losses"),
     "core.ids": ("BOS", "EOS", "PAD"),
     "core.parts": ("ModelPart",),

@@ -14,7 +14,7 @@ import typer
 from rich.text import Text
 
 from sixfold.api.load import load
-from sixfold.config.schema import read_config
+from sixfold.config.files import read_config
 from sixfold.decoding.attention_picture import picture
 from sixfold.decoding.translator import Translator
 from sixfold.runs.run import Run

@@ -24,8 +24,8 @@ def _registry_as_it_was(monkeypatch):
 @pytest.mark.parametrize(
     ("module", "name", "now"),
     [
-        ("sixfold.call", "Call", "sixfold.core.call"),
-        ("sixfold.initial", "normal", "sixfold.core.init"),
+        ("sixfold.core.call", "Call", "sixfold.core.call"),
+        ("sixfold.core.init", "normal", "sixfold.core.init"),
         ("sixfold.spec", "Place", r"sixfold \(Spec, Place, Sizes\)"),
         ("sixfold.models", "Model", r"sixfold \(build, Batch, Losses\)"),
         ("sixfold.transformer", "Memory", r"sixfold.core.memory \(Memory\)"),

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sixfold.config.schema import Config, read_config
+from sixfold.config.files import read_config
+from sixfold.config.schema import Config
 from sixfold.core.device import choose_device
 from sixfold.decoding.generator import Generator
 from sixfold.decoding.session import RunOrigin

@@ -17,7 +17,8 @@ from typing import Any
 
 from sixfold.api.load import open_run
 from sixfold.bench.race import SEED
-from sixfold.config.schema import Config, Files, Vocabularies, read_config, recipes
+from sixfold.config.files import read_config, recipes
+from sixfold.config.schema import Config, Files, Vocabularies
 from sixfold.foreign.agreement import fitting
 from sixfold.models.build import build
 from sixfold.models.model import Model

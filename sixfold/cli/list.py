@@ -10,7 +10,7 @@ from rich.text import Text
 
 from sixfold.cli.app import app
 from sixfold.cli.options import AsJson, Import, Modify, Sectioned, configured, import_parts, not_with, print_json
-from sixfold.config.schema import read_config
+from sixfold.config.files import read_config
 from sixfold.terminal import console, table
 
 

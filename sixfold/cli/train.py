@@ -10,7 +10,7 @@ import typer
 from sixfold.cli.app import Verbs, app
 from sixfold.cli.lines import ending_well
 from sixfold.cli.options import AsJson, Import, Modify, Sectioned, configured, import_parts, not_with, print_json
-from sixfold.config.schema import read_config
+from sixfold.config.files import read_config
 from sixfold.terminal import console, printable
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import sixfold
-from sixfold.config.schema import Config, read_config, write_config
+from sixfold.config.files import read_config, write_config
+from sixfold.config.schema import Config
 from sixfold.disk.atomic import STAGED, sync, write_text
 from sixfold.disk.reading import ordinary, parse_json, read_bytes, read_json
 from sixfold.runs import old_formats

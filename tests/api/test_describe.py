@@ -8,7 +8,7 @@ from rich.console import Console
 
 from sixfold import Sizes, build
 from sixfold.api.describe import describe_run, seconds_spent, table_of
-from sixfold.config.schema import read_config
+from sixfold.config.files import read_config
 from sixfold.runs import model_files
 from sixfold.runs.run import Run
 

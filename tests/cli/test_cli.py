@@ -9,7 +9,8 @@ import pytest
 import typer
 
 from sixfold.cli import app, main
-from sixfold.config.schema import keys, read_config
+from sixfold.config.files import read_config
+from sixfold.config.schema import keys
 from sixfold.spec import registry
 
 VERBS = typer.main.get_command(app).commands

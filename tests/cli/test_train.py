@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sixfold.cli import main
-from sixfold.config import schema
+from sixfold.config.files import read_config
 from sixfold.training import runner
 from sixfold.training.runner import Outcome
 
@@ -113,7 +113,7 @@ def test_ones_own_data_do_not_inherit_from_the_embedded_default(sixfold, asked):
     calls, _ = asked
     sixfold("train", "--data.train", "corpus/train")
     config, out, _ = calls[0]
-    assert config == schema.read_config(settings={"data.train": "corpus/train"})
+    assert config == read_config(settings={"data.train": "corpus/train"})
     assert out == Path("runs/transformer")
 
 

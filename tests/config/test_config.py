@@ -2,7 +2,7 @@
 
 import pytest
 
-from sixfold.config.schema import read_config
+from sixfold.config.files import read_config
 
 
 def refused(**settings):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import sixfold as package
-from sixfold.config.schema import read_config
+from sixfold.config.files import read_config
 from tests.support import runs
 
 RECIPE = "decoding: {beam_size: 4, beam_groups: 2, n_best: 3, min_length: 8}\n"

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 import torch
-from sixfold.export import programs
 
 import sixfold as package
 from sixfold import EOS
@@ -15,6 +14,7 @@ from sixfold.api.load import open_run
 from sixfold.config.schema import Decoding
 from sixfold.decoding.alignment import looks
 from sixfold.foreign import ctranslate2 as to_ctranslate2
+from sixfold.foreign import programs
 from sixfold.foreign.as_used import choose_lines
 from sixfold.foreign.decoding_settings import ctranslate2_options, not_carried
 from sixfold.foreign.export import export

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sixfold.config.schema import read_config
+from sixfold.config.files import read_config
 from sixfold.disk.atomic import sweep
 from sixfold.disk.hashes import is_intact, quick_hash, sealed
 from sixfold.runs.run import LOCK, Run

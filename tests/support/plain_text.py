@@ -1,6 +1,6 @@
 """Tiny runs on plain text."""
 
-from sixfold.config.schema import read_config
+from sixfold.config.files import read_config
 
 TEXT = "the cat sat on the mat and the dog sat on the log\nhow now brown cow, said the dog to the cat\n"
 

@@ -1,6 +1,6 @@
 """Run directories to work with: some trained for a second, others never."""
 
-from sixfold.config.schema import read_config
+from sixfold.config.files import read_config
 from sixfold.runs import model_files
 from sixfold.runs.run import Run
 from tests.support.generators import small_writer

@@ -3,7 +3,7 @@
 import torch
 
 from sixfold.api.load import OpenedRun
-from sixfold.config.schema import read_config
+from sixfold.config.files import read_config
 from sixfold.runs import model_files
 from sixfold.runs.run import Run
 from sixfold.text.tokenizer import Tokenizers

@@ -4,7 +4,7 @@ import json
 import random
 import shutil
 
-from sixfold.config.schema import read_config
+from sixfold.config.files import read_config
 from sixfold.disk.hashes import sealed
 
 LETTERS = "abcdefgh"

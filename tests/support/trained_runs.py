@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from sixfold import BOS, EOS, PAD
-from sixfold.config.schema import read_config
+from sixfold.config.files import read_config
 from sixfold.runs import model_files
 from sixfold.runs.run import Run
 from sixfold.text.tokenizer import Tokenizers

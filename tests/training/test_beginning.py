@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sixfold.config.schema import read_config
+from sixfold.config.files import read_config
 from sixfold.runs import model_files
 from sixfold.runs.run import Run
 from sixfold.training import runner as start

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sixfold.config.schema import write_config
+from sixfold.config.files import write_config
 from sixfold.runs.run import Run
 from sixfold.training import checkpoint
 from sixfold.training.processes import said_once

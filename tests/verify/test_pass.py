@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from sixfold.config.schema import write_config
+from sixfold.config.files import write_config
 from sixfold.runs.run import Run
 from sixfold.training.display import Quiet
 from sixfold.training.runner import train

@@ -1,0 +1,95 @@
+"""Configurations from and to YAML files. The command line wins over the file, and the file over the defaults."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+
+from sixfold.config.plain_yaml import LONGEST, parse
+from sixfold.config.schema import Config, explained
+from sixfold.config.settings import giving_way
+from sixfold.core.names import unknown
+from sixfold.core.quote import quoted
+from sixfold.disk.atomic import write_text
+from sixfold.disk.reading import read_bytes
+
+
+def read_config(recipe: str | Path | None = None, settings: Mapping[str, Any] | None = None) -> Config:
+    """A recipe (a file, or the name of one that comes with sixfold) with settings such as {"model.heads": 4}.
+
+    A text is read as on the command line: {"model.heads": "4"} is the same.
+    """
+    tree = {} if recipe is None else _read_recipe(recipe)
+    given: dict[str, dict[str, Any]] = {}
+    for key, value in (settings or {}).items():
+        section, _, name = key.partition(".")
+        given.setdefault(section, {})[name] = _read_setting(value, f"--{key}")
+    for section, values in given.items():
+        tree[section] = {**giving_way(tree.get(section) or {}, values), **values}
+    try:
+        return Config.model_validate({section: values or {} for section, values in tree.items()})
+    except ValidationError as error:
+        if recipe is not None and settings:
+            read_config(recipe)  # a mistake in the file is said to be there; else it is in the settings
+        raise ValueError(("" if recipe is None or settings else f"{recipe}: ") + explained(error)) from None
+
+
+def _read_setting(value: Any, where: str) -> Any:
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return parse(value, where) if isinstance(value, str) else value
+
+
+def write_config(config: Config, path: Path) -> None:
+    """Write every key as it was resolved."""
+    text = io.StringIO()
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style, yaml.width = False, 4096
+    yaml.dump(config.model_dump(mode="json"), text)
+    write_text(path, text.getvalue())
+
+
+def recipes() -> dict[str, Path]:
+    """The recipes that come with sixfold, by name."""
+    folder = Path(str(resources.files("sixfold.config") / "recipes"))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def _read_recipe(recipe: str | Path) -> dict[str, Any]:
+    path = recipes().get(str(recipe), Path(recipe))
+    if path.is_dir():
+        raise ValueError(f"{path} is a directory, not a recipe; if it is a run, --resume {path} goes on with it")
+    if not path.exists():
+        raise ValueError(f"{unknown('recipe', str(recipe), recipes())}, or give a file")
+    try:
+        tree = parse(_read_text(path), str(path))
+    except ValueError as error:
+        raise ValueError(f"{error}{_or_text(path)}") from None
+    if tree is not None and not isinstance(tree, dict):
+        sections = ", ".join(Config.model_fields)
+        raise ValueError(f"{path} must hold sections ({sections}), got {type(tree).__name__}{_or_text(path)}")
+    for section, values in (tree or {}).items():
+        if section in Config.model_fields and not isinstance(values, dict | None):
+            raise ValueError(f"{path}: {section} must hold keys and values, got {quoted(values)}")
+    return tree or {}
+
+
+def _or_text(path: Path) -> str:
+    """What may have been meant by a recipe that is no YAML."""
+    return "" if path.suffix in (".yaml", ".yml") else f"; if it is text to train on, give --data.train {path}"
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return read_bytes(path, 4 * LONGEST).decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is no configuration: {error}") from None
