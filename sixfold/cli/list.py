@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -11,7 +13,11 @@ from rich.text import Text
 from sixfold.cli.app import app
 from sixfold.cli.options import AsJson, Import, Modify, Sectioned, configured, import_parts, not_with, print_json
 from sixfold.config.files import read_config
+from sixfold.core.names import did_you_mean
 from sixfold.terminal import console, table
+
+if TYPE_CHECKING:
+    from sixfold.narang.counts import Counted
 
 
 @app.command("list")
@@ -21,24 +27,23 @@ def list_modifications(
     as_json: AsJson = False,
 ) -> None:
     """List the modifications; with NAME, show its page."""
-    from sixfold.modifications._pages import page
-    from sixfold.spec.registry import Modification, all_modifications, find
+    from sixfold.modifications._index import entries
 
     import_parts(imports)
-    found = [find(name)] if name else list(all_modifications().values())
-
-    def row(m: Modification) -> dict[str, Any]:
-        options = {key: option.default for key, option in m.options.items()}
-        return {"name": m.name, "slots": list(m.slots), "summary": m.summary, "paper": m.paper, "options": options}
-
+    known = entries(registered=bool(imports))
+    if name and name not in known:
+        known = entries(registered=True)
+    if name and name not in known:
+        raise ValueError(f"there is no modification {name!r}{did_you_mean(name, known)}; `sixfold list` shows all")
+    found = [known[name]] if name else list(known.values())
     if as_json:
-        print_json([row(m) for m in found])
+        print_json([{key: value for key, value in asdict(entry).items() if key != "page"} for entry in found])
     elif name:
-        typer.echo(page(found[0]).rstrip())
+        typer.echo(found[0].page.rstrip())
     else:
         rows = table("name", "slots", "what it does", "paper")
-        for m in found:
-            rows.add_row(*map(Text, (m.name, ", ".join(m.slots), m.summary, m.paper or "")))
+        for entry in found:
+            rows.add_row(*map(Text, (entry.name, ", ".join(entry.slots), entry.summary, entry.paper or "")))
         console().print(rows)
 
 
@@ -92,12 +97,23 @@ def count(
     )
 
 
+def _shown(counting: Iterator[Counted], rows: int) -> Iterator[Counted]:
+    """Progress on standard error: a bar on a terminal, else a line now and then."""
+    if sys.stderr.isatty():
+        with typer.progressbar(counting, length=rows, file=sys.stderr, label="counting") as bar:
+            yield from bar
+        return
+    for number, row in enumerate(counting, 1):
+        yield row
+        if number % 13 == 0:
+            typer.echo(f"counted {number} of {rows} rows", err=True)
+
+
 def _count_study(as_json: bool) -> None:
     from sixfold.narang.counts import count_study
     from sixfold.narang.rows import ROWS
 
-    with typer.progressbar(count_study(), length=len(ROWS), file=sys.stderr, label="counting") as counting:
-        counted = list(counting)
+    counted = list(_shown(count_study(), len(ROWS)))
     if as_json:
         print_json([vars(row) for row in counted])
         return

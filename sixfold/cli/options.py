@@ -100,9 +100,11 @@ def _parameter(key: str) -> str:
 
 
 def import_parts(files: list[Path] | None) -> None:
+    if not files:  # and no torch, which the registry needs
+        return
     from sixfold.spec.registry import import_file
 
-    for file in files or []:
+    for file in files:
         import_file(file)
 
 

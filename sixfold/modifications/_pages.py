@@ -1,6 +1,6 @@
 """A page for each modification, from its docstring: for the terminal, and as Markdown for the documentation.
 
-`python -m sixfold.pages docs/modifications` writes them all.
+`python -m sixfold.modifications._pages docs/modifications` (`make docs`) writes them all, and the index of `list`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from sixfold.modifications._index import FILE, Entry, as_text
 from sixfold.spec.registry import Modification, all_modifications
 
 
@@ -36,11 +37,36 @@ def index(modifications: list[Modification]) -> str:
 
 def pages() -> dict[str, str]:
     """File name → text, for the documentation."""
-    known = [m for m in all_modifications().values() if m.change.__module__.startswith("sixfold.modifications.")]
+    known = _own()
     return {"README.md": index(known), **{f"{m.name}.md": page(m) for m in known}}
 
 
+def _own() -> list[Modification]:
+    return [m for m in all_modifications().values() if m.change.__module__.startswith("sixfold.modifications.")]
+
+
+def entry(m: Modification) -> Entry:
+    """A modification as the index has it."""
+    options = {name: _json(option.default) for name, option in m.options.items()}
+    return Entry(m.name, list(m.slots), m.summary, m.paper, options, page(m))
+
+
+def _json(default: object) -> object:
+    return list(default) if isinstance(default, tuple) else default
+
+
+def registered_entries() -> dict[str, Entry]:
+    """All modifications that are registered, as the index has them."""
+    return {name: entry(m) for name, m in all_modifications().items()}
+
+
+def own_entries() -> dict[str, Entry]:
+    """Those of sixfold itself."""
+    return {m.name: entry(m) for m in _own()}
+
+
 def write(folder: Path) -> None:
+    FILE.write_text(as_text(own_entries()), encoding="utf-8")
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in pages().items():
         (folder / name).write_text(text, encoding="utf-8")

@@ -10,6 +10,7 @@ The parameters after the first, with types and defaults, are its options: `t5_bi
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import os
@@ -139,13 +140,17 @@ def _origin(change: Callable[..., Spec]) -> str:
 
 def all_modifications() -> dict[str, Modification]:
     """All that are registered, by name; those of sixfold itself are imported first."""
-    import sixfold.modifications as package
-
-    for module in pkgutil.iter_modules(package.__path__):
-        if module.name.startswith("_"):
-            continue
-        importlib.import_module(f"{package.__name__}.{module.name}")
+    _import_own()
     return dict(sorted(_registered.items()))
+
+
+@functools.cache
+def _import_own() -> None:
+    """By name: this layer lies below that of the modifications."""
+    package = importlib.import_module(_PACKAGE.rstrip("."))
+    for module in pkgutil.iter_modules(package.__path__):
+        if not module.name.startswith("_"):
+            importlib.import_module(f"{_PACKAGE}{module.name}")
 
 
 def find(name: str) -> Modification:

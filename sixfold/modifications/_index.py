@@ -1,0 +1,53 @@
+"""What `sixfold list` shows, without torch: an index of the modifications, which `make docs` writes.
+
+The registry is the truth; a test compares the two. Where a module was added or removed since the index was written,
+the registry is asked, which imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).with_name("_index.json")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What there is to know of a modification."""
+
+    name: str
+    slots: list[str]
+    summary: str
+    paper: str | None
+    options: dict[str, Any]  # with their defaults
+    page: str
+
+
+def entries(*, registered: bool = False) -> dict[str, Entry]:
+    """All modifications by name; `registered`: those of the user's own as well, for which torch is imported."""
+    index = None if registered else _read()
+    if index is None:
+        from sixfold.modifications._pages import registered_entries
+
+        return registered_entries()
+    return {each["name"]: Entry(**each) for each in index["entries"]}
+
+
+def as_text(known: dict[str, Entry]) -> str:
+    """The content of the index file."""
+    listed = {"modules": _modules(), "entries": [asdict(entry) for entry in known.values()]}
+    return json.dumps(listed, indent=1, ensure_ascii=False) + "\n"
+
+
+def _read() -> dict[str, Any] | None:
+    """The index; None if it is not of the modules that are here."""
+    index: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
+    return index if index.get("modules") == _modules() else None
+
+
+def _modules() -> list[str]:
+    return sorted(module.name for module in pkgutil.iter_modules([str(FILE.parent)]) if not module.name.startswith("_"))
