@@ -301,7 +301,8 @@ def test_every_model_shows_its_cross_attention(wish):
     assert attention.target == ["b", "a", "</s>"]
     assert attention.source == (["1", "2"] if wish.startswith("funnel") else ["a", "b", "c", "</s>"])
     layers, _, rows, columns = attention.weights.shape
-    assert (layers, rows, columns) == (2, 3, len(attention.source))
+    steps = 6 if wish.startswith("universal_study") else 2  # two more before and after its own
+    assert (layers, rows, columns) == (steps, 3, len(attention.source))
     assert_close(attention.weights.sum(-1), torch.ones(attention.weights.shape[:-1]), within=1e-6)
 
 
