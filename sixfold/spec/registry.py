@@ -81,7 +81,7 @@ class Chosen:
 
 
 _registered: dict[str, Modification] = {}
-_imported: list[str] = []
+_imported: dict[str, str] = {}  # modification → the user's file, as it was named
 _PACKAGE = "sixfold.modifications."  # whose modules register sixfold's own
 _MOST = 1e15  # of a number that says nothing else
 _MOST_VALUES = 1_000  # of an option that takes several
@@ -283,10 +283,10 @@ def import_file(path: str | Path) -> None:
         _registered.update(before)
         advice = where_now(error) if isinstance(error, ImportError) else ""
         raise ValueError(f"{path} could not be imported: {type(error).__name__}: {error}{advice}") from error
-    if given not in _imported:
-        _imported.append(given)
+    _imported.update({name: given for name, new in _registered.items() if before.get(name) is not new})
 
 
-def imported_files() -> list[str]:
-    """The files that `import_file` has run, as they were named."""
-    return list(_imported)
+def files_of(wishes: Iterable[Any]) -> list[str]:
+    """The files, as they were named, that `import_file` ran to register these modifications."""
+    names = [_split(wish)[0] for wish in wishes]
+    return [*dict.fromkeys(_imported[name] for name in names if name in _imported)]

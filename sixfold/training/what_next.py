@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sixfold.runs import model_files
 from sixfold.runs.run import Run
-from sixfold.spec.registry import imported_files
+from sixfold.spec.registry import files_of
 
 if TYPE_CHECKING:
     from sixfold.training.runner import Outcome
@@ -18,30 +18,40 @@ _USE = {"encoder_decoder": "translate", "decoder_only": "generate"}  # the verb 
 
 def to_resume(run: Path) -> str:
     """The command that goes on with a run."""
-    return _command("train", "--resume", str(run))
+    return _command("train", "--resume", str(run), *_imports(run))
 
 
 def what_next(outcome: Outcome) -> list[str]:
     """Commands that make sense after a training that ended so."""
     run = str(outcome.run)
-    look = [_command("info", run), shlex.join(["sixfold", "plot", run])]
+    look = [_command("info", run, *_imports(outcome.run)), _command("plot", run)]
     if outcome.signal is not None:
-        return [f"{to_resume(outcome.run)}    to go on", *look, *_use(run)]
-    return [*look, *_use(run)] if outcome.finished else look  # weights of a training that gave up are good for nothing
+        return [f"{to_resume(outcome.run)}    to go on", *look, *_use(outcome.run)]
+    return [*look, *_use(outcome.run)] if outcome.finished else look  # of a training that gave up, nothing is of use
 
 
-def _use(run: str) -> list[str]:
+def _use(run: Path) -> list[str]:
     """How to put the model to work, if there is one and it writes text."""
     try:
-        kind, data = model_files.skeleton(Path(run)).kind, Run(run).read_config().data
+        kind, data = model_files.skeleton(run).kind, Run(run).read_config().data
     except ValueError:
         return []
     if kind not in _USE:
         return []
-    part = [[]] if data.test is not None else [["--part", "valid"]] if data.valid is not None else []
-    return [_command(_USE[kind], run), *(_command("score", run, *options) for options in part)]
+    imports = _imports(run)
+    score = _command("score", str(run), *([] if data.test is not None else ["--part", "valid"]), *imports)
+    held_out = data.test is not None or data.valid is not None
+    return [_command(_USE[kind], str(run), *imports), *([score] if held_out else [])]
+
+
+def _imports(run: Path) -> list[str]:
+    """Options for the user's files that register the run's modifications."""
+    try:
+        files = files_of(Run(run).read_config().model.modifications)
+    except ValueError:  # there is no configuration
+        return []
+    return [word for file in files for word in ("--import", file)]
 
 
 def _command(*words: str) -> str:
-    """With the files that this process imported: whoever reads the run needs them, too."""
-    return shlex.join(["sixfold", *words, *(word for file in imported_files() for word in ("--import", file))])
+    return shlex.join(["sixfold", *words])

@@ -64,9 +64,11 @@ def test_an_interrupted_training_offers_to_go_on_first(trained):
 
 def test_the_files_of_a_user_are_imported_in_every_command_that_takes_them(sixfold, tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "_registered", dict(registry.all_modifications()))
-    monkeypatch.setattr(registry, "_imported", [])
+    monkeypatch.setattr(registry, "_imported", {})
     tiny.corpus(tmp_path)
     (tmp_path / "my parts.py").write_text(OWN_PART)
+    (tmp_path / "unused.py").write_text(OWN_PART.replace("my_gelu", "another"))
+    registry.import_file("unused.py")
     settings = tiny.config(tmp_path, training__steps=1).model_dump(mode="json")
     options = [
         word
