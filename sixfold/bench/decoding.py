@@ -15,7 +15,7 @@ from typing import Any
 
 from sixfold.bench.decoding_contenders import ALONE, BATCH, Contenders, DecodingContender, Search, TimedTranslation
 from sixfold.bench.options import BenchOptions, Tell
-from sixfold.bench.race import OURS, Contender, Ratio, race, ratio
+from sixfold.bench.race import FEWEST, NO_TIME, OURS, Contender, Ratio, race, ratio, told_rounds
 from sixfold.bench.subject import BenchSubject, Skipped, thinned
 from sixfold.decoding.cpu.int8 import quantised
 from sixfold.decoding.cpu.step import make_step, unknown_part
@@ -24,7 +24,8 @@ _PILOTS = (8, 64)  # sentences that say how many fit into the time
 _GLANCE = 0.03  # of the time, for each
 _FEWEST = 8
 _ROUNDS = 4  # that should fit
-_START = 4.0  # seconds that worker processes may take to begin
+_RACE = 0.5  # share of the time that the race has, after everybody has chosen
+_START = 4.0  # seconds that worker processes take to begin, before it was seen here
 _UNTRAINED = 32  # tokens that a model writes that never ends
 
 
@@ -37,6 +38,7 @@ def measure(subject: BenchSubject, wishes: BenchOptions, seconds: float, tell: T
     ways = [{"batch": BATCH, "alone": ALONE}[way] for way in wishes.ways]
     searches = [Search(beam, way, limit) for way in ways for beam in wishes.beams]
     cases, until = [], time.perf_counter() + seconds
+    start, late = _START, dict[str, list[str]]()
     with (
         tempfile.TemporaryDirectory(prefix="sixfold-bench-") as folder,
         Contenders(subject, wishes.precisions, wishes.threads, Path(folder)) as cast,
@@ -44,10 +46,14 @@ def measure(subject: BenchSubject, wishes: BenchOptions, seconds: float, tell: T
         for number, search in enumerate(searches):
             mine = max(0.0, until - time.perf_counter()) / (len(searches) - number)
             tell(f"decoding, {search} …")
-            writers = cast.writers(search, wishes.peers)
-            cases.append(_case(search, writers, lines, wishes.rounds, mine))
+            case = _Case(search, lines, mine, start)
+            cases.append(case.race(cast.writers(search, wishes.peers), wishes.rounds))
+            start = case.start
             cast.rest()
-        left_out = cast.left_out
+            for name in case.late:
+                late.setdefault(name, []).append(str(search))
+            tell(f"decoding, {search}: {cases[-1]['sentences']} sentences, {told_rounds(cases[-1]['rounds'])}")
+        left_out = {**cast.left_out, **{name: f"{NO_TIME} ({'; '.join(late[name])})" for name in late}}
     return {"text": origin, "limit": limit, "step": steps(subject, wishes), "cases": cases, "left_out": left_out}
 
 
@@ -85,48 +91,75 @@ class _Racer:
         self.write(lines)
         return time.perf_counter() - begin
 
-    def choose(self, lines: list[str]) -> None:
-        """Take what makes him fastest; it also warms up."""
-        times = {}
-        for choice in self.writer.choices:
+    def choose(self, lines: list[str], until: float, start: float) -> None:
+        """Take what makes him fastest, as far as there is time to try; it also warms up. Each may have to `start`."""
+        times: dict[int, float] = {}
+        for choice in reversed(self.writer.choices):
+            if times and time.perf_counter() + min(times.values()) + start > until:
+                break
             self.choice = choice
             times[choice] = self.seconds(lines)
         self.choice = min(times, key=lambda choice: times[choice])
 
 
-def _case(
-    search: Search, writers: Sequence[DecodingContender], lines: Sequence[str], rounds: int, seconds: float
-) -> dict[str, Any]:
-    """One search: find out how many sentences fit, let everybody choose, and race."""
-    until = time.perf_counter() + seconds
-    racers = [_Racer(writer) for writer in writers]
-    chosen = thinned(lines, _fitting(racers, search, lines, until))
-    for racer in racers:
-        racer.choose(chosen)
-    written: dict[str, list[float]] = {racer.writer.name: [] for racer in racers}
-    contenders = [Contender(racer.writer.name, lambda racer=racer: racer.write(chosen)) for racer in racers]  # type: ignore[misc]
-    times = race(contenders, rounds, 1, written, max(0.0, until - time.perf_counter()))
-    results = _results(racers, times, written, len(chosen))
-    return {
-        "search": "greedy" if search.beam == 1 else f"beam {search.beam}",
-        "way": search.way,
-        "sentences": len(chosen),
-        "rounds": len(next(iter(times.values()))),
-        "contenders": results,
-    }
+class _Case:
+    """One search: find out how many sentences fit, let everybody choose, and race.
 
+    Ours without workers always take part. Worker processes and peers that there is no time for are `late`.
+    """
 
-def _fitting(racers: Sequence[_Racer], search: Search, lines: Sequence[str], until: float) -> int:
-    """How many sentences leave time for some rounds. A few are written to find out, which also warms up."""
-    cost, left = 0.0, until - time.perf_counter()
-    for racer in racers:
-        if racer.writer.processes:
-            continue  # they take some seconds to start; with them it can hardly be slower than without
-        helped = [each for each in racers if each.writer.processes and each.writer.precision == racer.writer.precision]
-        times = 1 + len(helped) if racer.writer.name.startswith(OURS) else 1
-        cost += times * (_ROUNDS + len(racer.writer.choices)) * _pace(racer, search, lines, _GLANCE * left)
-    left = until - time.perf_counter() - _START * sum(racer.writer.processes for racer in racers)
-    return max(_FEWEST, min(len(lines), int(left / cost)))
+    def __init__(self, search: Search, lines: Sequence[str], seconds: float, start: float):
+        self.search, self.lines = search, lines
+        self.until = time.perf_counter() + seconds
+        self.start = start  # seconds that worker processes take to begin
+        self.late: list[str] = []
+
+    @property
+    def left(self) -> float:
+        return self.until - time.perf_counter()
+
+    def race(self, writers: Sequence[DecodingContender], rounds: int) -> dict[str, Any]:
+        racers, number = self._fitting([_Racer(writer) for writer in writers])
+        chosen = thinned(self.lines, number)
+        trials = time.perf_counter() + self.left * (1 - _RACE)
+        for racer in racers:
+            racer.choose(chosen, trials, self.start if racer.writer.processes else 0.0)
+        written: dict[str, list[float]] = {racer.writer.name: [] for racer in racers}
+        contenders = [Contender(racer.writer.name, lambda racer=racer: racer.write(chosen)) for racer in racers]  # type: ignore[misc]
+        times = race(contenders, rounds, 1, written, max(0.0, self.left))
+        return {
+            "search": "greedy" if self.search.beam == 1 else f"beam {self.search.beam}",
+            "way": self.search.way,
+            "sentences": len(chosen),
+            "rounds": len(next(iter(times.values()))),
+            "contenders": _results(racers, times, written, len(chosen)),
+        }
+
+    def _fitting(self, racers: Sequence[_Racer]) -> tuple[list[_Racer], int]:
+        """Who takes part, and how many sentences leave time for some rounds.
+
+        A few are written to find out, which also warms up. With workers it can hardly be slower than without.
+        """
+        glance, found, cost = _GLANCE * self.left, list[_Racer](), 0.0
+        paces: dict[str, float] = {}  # of ours, by precision
+        for racer in racers:
+            writer = racer.writer
+            own = writer.name.startswith(OURS) and not writer.processes
+            begins = self.start * len(writer.choices) if writer.processes else 0.0
+            if not own and cost * _FEWEST + begins > self.left:
+                self.late.append(writer.name)
+                continue
+            if writer.processes:
+                self.start = max(self.start, racer.seconds(thinned(self.lines, 2)))
+                pace = paces[writer.precision]
+            else:
+                pace = _pace(racer, self.search, self.lines, glance)
+            if own:
+                paces[writer.precision] = pace
+            cost += (_ROUNDS + len(writer.choices)) * pace
+            found.append(racer)
+        begins = sum(self.start * (len(racer.writer.choices) - 1) for racer in found if racer.writer.processes)
+        return found, max(_FEWEST, min(len(self.lines), int((self.left - begins) / cost)))
 
 
 def _pace(racer: _Racer, search: Search, lines: Sequence[str], seconds: float) -> float:
@@ -190,6 +223,7 @@ def notes(section: dict[str, Any]) -> list[str]:
         said.append(f"{precision}: {found['step']}, as {found['why']}")
     fewest = min(case["rounds"] for case in section["cases"])
     if fewest < 5:
-        said.append(f"some figures are of {fewest} rounds only, whose intervals say little: give more --seconds")
+        little = "" if fewest < FEWEST else ", whose intervals say little"
+        said.append(f"some figures are of {told_rounds(fewest)}{little}; for more rounds give more --seconds")
     said.append("ratios are to the fastest of sixfold's of the same precision; above 1, sixfold is faster")
     return said

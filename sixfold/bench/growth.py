@@ -18,7 +18,7 @@ from torch import Tensor
 from sixfold.bench import memory
 from sixfold.bench.options import BenchOptions, Tell
 from sixfold.bench.peer_models import absence, x_stack
-from sixfold.bench.race import OURS, SEED, Contender, Ratio, race, ratio
+from sixfold.bench.race import NO_TIME, OURS, SEED, Contender, Ratio, race, ratio, told_rounds
 from sixfold.bench.subject import BenchSubject, Skipped
 from sixfold.models.model import Model
 from sixfold.text.tokenizer import CONTROLS
@@ -43,6 +43,8 @@ def measure(subject: BenchSubject, wishes: BenchOptions, seconds: float, tell: T
         else:
             who.append(_PEER)
     cells = _memories(subject, wishes, who, lengths, seconds * _FOR_MEMORY, missing, tell)
+    if not cells:
+        raise Skipped("; ".join(missing))
     tell("length …")
     keys = _fitting(cells, wishes.rounds, until - time.perf_counter(), missing)
     times = _times(subject.model, keys, wishes.rounds, until)
@@ -120,10 +122,15 @@ def _memories(
     """Peak memory, and a first time, of each cell that fits; `missing` is told of the others."""
     cells: dict[CellKey, dict[str, Any]] = {}
     job = {"threads": wishes.threads, "imports": list(subject.imports)}
-    for name in who:
-        for way in WAYS:
+    until = time.perf_counter() + seconds
+    for place, name in enumerate(who):
+        for number, way in enumerate(WAYS):
+            left = until - time.perf_counter()
+            if cells and left <= 0:
+                missing.append(f"{name}, {way}: {NO_TIME}")
+                continue
             tell(f"length, memory: {name}, {way} …")
-            share = seconds / (len(who) * len(WAYS))
+            share = max(0.0, left) / ((len(who) - place) * len(WAYS) - number)
             for found in memory.passes(str(subject.run.directory), lengths, share, who=name, way=way, **job):
                 if "left_out" in found:
                     missing.append(f"{name}, {way}, {found['length']:,} and more: {found['left_out']}")
@@ -193,7 +200,7 @@ def _cell(key: CellKey, found: dict[str, Any], times: dict[str, list[float]]) ->
 
 def exponent(whole: Sequence[float], half: Sequence[float]) -> Ratio:
     """With which power time grows, when the length doubles."""
-    return Ratio(*map(math.log2, ratio(whole, half)))
+    return Ratio(*(None if value is None else math.log2(value) for value in ratio(whole, half)))  # type: ignore[arg-type]
 
 
 def tables(section: dict[str, Any]) -> list[tuple[list[str], list[list[str]]]]:
@@ -209,6 +216,6 @@ def tables(section: dict[str, Any]) -> list[tuple[list[str], list[list[str]]]]:
 
 
 def notes(section: dict[str, Any]) -> list[str]:
-    said = [f"one row through the {section['stack']}, to its last states; {section['rounds']} rounds"]
+    said = [f"one row through the {section['stack']}, to its last states; {told_rounds(section['rounds'])}"]
     said.append("memory: how far that of a process of its own rises above what it had with the model loaded")
     return said + [f"not measured: {each}" for each in section["not_measured"]]

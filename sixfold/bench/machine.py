@@ -38,7 +38,10 @@ def warning(load: float) -> str | None:
     """What is to be said of a machine that had so much to do when it began."""
     if load <= _BUSY:
         return None
-    return f"this machine is not idle (load {load:.1f} in the last minute): figures and intervals are those of a crowd"
+    return (
+        f"this machine is not idle (load {load:.1f} in the last minute): other processes were running: timings are "
+        "unreliable"
+    )
 
 
 def cpu_model() -> str:

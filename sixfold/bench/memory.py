@@ -20,12 +20,13 @@ from typing import Any
 
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _WARM_UP = 64  # tokens
+LEAST = 1.0  # seconds, so that the shortest length is always measured
 _WORST = 4.0  # how much more twice the length takes, at most
 
 
 def passes(directory: str, lengths: Sequence[int], seconds: float, **job: Any) -> Iterator[dict[str, Any]]:
     """For each length its "bytes" and "seconds", or "left_out", why there are none; then no longer one is tried."""
-    asked = json.dumps({"directory": directory, "lengths": list(lengths), "seconds": seconds, **job})
+    asked = json.dumps({"directory": directory, "lengths": list(lengths), "until": time.time() + seconds, **job})
     command = [sys.executable, "-m", "sixfold.bench.memory_process"]
     found = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
     lines = [json.loads(line) for line in found.stdout.splitlines()]

@@ -1,4 +1,4 @@
-"""What is asked of `sixfold bench`, checked. torch is not imported."""
+"""What is asked of `sixfold bench`, checked. torch is imported only to ask it for its number of threads."""
 
 from __future__ import annotations
 
@@ -56,14 +56,17 @@ class BenchOptions:
     def json(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if name != "texts"}
 
-    def share(self, section: str) -> float:
-        """The seconds of a section."""
-        return self.seconds * SHARES[section] / sum(SHARES[each] for each in self.only)
-
 
 def cores() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def usual_threads() -> int:
+    """As many as PyTorch takes by itself, which follows OMP_NUM_THREADS; no more than there are cores."""
+    import torch
+
+    return min(torch.get_num_threads(), cores())
 
 
 def names(text: str) -> list[str]:

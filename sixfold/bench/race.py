@@ -18,6 +18,8 @@ import numpy as np
 OURS = "sixfold"
 SEED = 1
 RESAMPLES = 10_000
+FEWEST = 3  # rounds of which an interval is made
+NO_TIME = "there is no time left; give more --seconds"
 
 
 class Contender(NamedTuple):
@@ -30,16 +32,26 @@ class Ratio(NamedTuple):
     """A contender's time / another's: above 1, the other is faster. Over rounds."""
 
     median: float
-    low: float  # the interval that holds 95 % of the medians of resampled rounds
-    high: float
+    low: float | None  # the interval that holds 95 % of the medians of resampled rounds; None: too few rounds
+    high: float | None
 
     def __str__(self) -> str:
+        if self.low is None or self.high is None:
+            return f"{self.median:.3f}"
         return f"{self.median:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def told_rounds(number: int) -> str:
+    """The number of rounds, and that there is no interval where they are too few for one."""
+    rounds = "one round" if number == 1 else f"{number} rounds"
+    return rounds if number >= FEWEST else f"{rounds}, no interval"
 
 
 def ratio(theirs: Sequence[float], ours: Sequence[float]) -> Ratio:
     """The median over rounds, and its interval by bootstrap over rounds."""
     ratios = np.asarray(theirs) / np.asarray(ours)
+    if len(ratios) < FEWEST:
+        return Ratio(float(np.median(ratios)), None, None)
     picks = np.random.default_rng(SEED).integers(len(ratios), size=(RESAMPLES, len(ratios)))
     low, high = np.percentile(np.median(ratios[picks], axis=1), [2.5, 97.5])
     return Ratio(float(np.median(ratios)), float(low), float(high))

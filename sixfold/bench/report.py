@@ -11,10 +11,11 @@ import torch
 
 from sixfold.bench import decoding, growth, training
 from sixfold.bench.machine import machine, warning
-from sixfold.bench.options import BenchOptions, Tell
+from sixfold.bench.options import SHARES, BenchOptions, Tell
 from sixfold.bench.subject import BenchSubject, Skipped
 
 FORMAT = "sixfold-bench-1"
+_OVERRUN = 1.25  # times the seconds that were asked for, from which on it is said
 Table = tuple[list[str], list[list[str]]]  # heads, rows
 
 
@@ -47,20 +48,35 @@ def bench(subject: BenchSubject, wishes: BenchOptions, tell: Tell) -> dict[str, 
             "warnings": [busy] if busy else [],
             "sections": {},
         }
-        for name in (each for each in SECTIONS if each in wishes.only):
-            report["sections"][name] = _measured(name, subject, wishes, tell)
+        began, names = time.perf_counter(), [each for each in SECTIONS if each in wishes.only]
+        for number, name in enumerate(names):
+            left = max(0.0, wishes.seconds - (time.perf_counter() - began))
+            share = left * SHARES[name] / sum(SHARES[each] for each in names[number:])
+            report["sections"][name] = _measured(name, subject, wishes, share, tell)
+        report["warnings"] += _overrun(time.perf_counter() - began, wishes.seconds)
     finally:
         torch.set_num_threads(before)
     return report
 
 
-def _measured(name: str, subject: BenchSubject, wishes: BenchOptions, tell: Tell) -> dict[str, Any]:
+def _measured(name: str, subject: BenchSubject, wishes: BenchOptions, seconds: float, tell: Tell) -> dict[str, Any]:
     began = time.perf_counter()
     try:
-        found = SECTIONS[name].measure(subject, wishes, wishes.share(name), tell)
+        found = SECTIONS[name].measure(subject, wishes, seconds, tell)
     except Skipped as reason:
+        tell(f"{name}: left out")
         return {"skipped": str(reason)}
-    return {**found, "seconds": time.perf_counter() - began}
+    took = time.perf_counter() - began
+    tell(f"{name}: done in {took:.0f} s")
+    return {**found, "seconds": took}
+
+
+def _overrun(took: float, asked: float) -> list[str]:
+    """What is said where the least that there is to measure takes longer than was asked for."""
+    if took <= _OVERRUN * asked:
+        return []
+    fewer = "give more --seconds, or fewer of --only, --beams, --ways, --precisions and --peers"
+    return [f"it took {took:.0f} s instead of {asked:g}: one round of each row takes that long here; {fewer}"]
 
 
 def told(name: str, section: dict[str, Any]) -> tuple[Sequence[Table], list[str]]:

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from sixfold.bench.options import BenchOptions, Tell
-from sixfold.bench.race import OURS, Contender, Ratio, race, ratio
+from sixfold.bench.peer_models import absence
+from sixfold.bench.race import NO_TIME, OURS, Contender, Ratio, race, ratio, told_rounds
 from sixfold.bench.subject import BenchSubject
 from sixfold.bench.training_contenders import MicroBatches, TrainingContender, ours, peer, tokens
 from sixfold.core.ids import PAD
@@ -27,6 +28,7 @@ PEAK = "matrix product"
 _SIDE = 2048  # of its matrices
 _REPEATS = 3
 _ROUNDS = 5  # that should fit
+_PACE = 3  # steps of a contender, before it is known how long one takes and a round is made
 _PASSES = 3  # of products in a step: forward, and two in the backward pass
 
 
@@ -35,16 +37,14 @@ def measure(subject: BenchSubject, wishes: BenchOptions, seconds: float, tell: T
     until = time.perf_counter() + seconds
     tell("training …")
     steps = first_steps(subject, wishes.steps)
-    learners, left_out = _learners(subject, wishes.peers, steps[:1])
-    fitting = _fitting(learners, len(steps), wishes.rounds, until)
-    if fitting > 1:
-        steps = steps[:fitting]
-        learners, left_out = _learners(subject, wishes.peers, steps)
-    else:
-        steps = steps[:1]
+    learners, left_out, cost = _learners(subject, wishes.peers, steps[:1], until)
+    steps = steps[: _fitting(cost, len(steps), wishes.rounds, until)]
+    if len(steps) > 1:
+        names = [learner.contender.name for learner in learners[1:]]
+        learners = [ours(subject, steps), *(peer(name, subject, steps) for name in names)]
+        for learner in learners:
+            learner.contender.step()  # to warm up
     losses: dict[str, list[float]] = {name: [] for name in (PEAK, *(each.contender.name for each in learners))}
-    for learner in learners:
-        learner.contender.step()  # to warm up
     contenders = [*(learner.contender for learner in learners), Contender(PEAK, product(_SIDE))]
     times = race(contenders, wishes.rounds, 1, losses, max(0.0, until - time.perf_counter()))
     work = flops(model_files.skeleton(subject.run.directory), steps)
@@ -75,26 +75,34 @@ def first_steps(subject: BenchSubject, number: int) -> list[MicroBatches]:
 
 
 def _learners(
-    subject: BenchSubject, peers: Sequence[str], steps: Sequence[MicroBatches]
-) -> tuple[list[TrainingContender], dict[str, str]]:
-    """Those who take part, and why others do not."""
+    subject: BenchSubject, peers: Sequence[str], steps: Sequence[MicroBatches], until: float
+) -> tuple[list[TrainingContender], dict[str, str], float]:
+    """Those who take part, why others do not, and the seconds of a step of everybody."""
     found, left_out = [ours(subject, steps)], {}
+    cost = own = _pace(found[0])
     for name in peers:
+        late = cost + _PACE * own > until - time.perf_counter()
+        if reason := absence(name) or (NO_TIME if late else None):
+            left_out[name] = reason
+            continue
         try:
             found.append(peer(name, subject, steps))
+            cost += _pace(found[-1])
         except ValueError as error:
             left_out[name] = str(error)
-    return found, left_out
+    return found, left_out, cost
 
 
-def _fitting(learners: Sequence[TrainingContender], most: int, rounds: int, until: float) -> int:
+def _pace(learner: TrainingContender) -> float:
+    """Seconds of a step, after one to warm up."""
+    learner.contender.step()
+    begin = time.perf_counter()
+    learner.contender.step()
+    return time.perf_counter() - begin
+
+
+def _fitting(cost: float, most: int, rounds: int, until: float) -> int:
     """How many batches leave time for some rounds."""
-    cost = 0.0
-    for learner in learners:
-        learner.contender.step()  # to warm up
-        begin = time.perf_counter()
-        learner.contender.step()
-        cost += time.perf_counter() - begin
     left = max(0.0, until - time.perf_counter())
     return max(1, min(most, int(left / (cost * (min(rounds, _ROUNDS) + 1)))))
 
@@ -184,7 +192,8 @@ def tables(section: dict[str, Any]) -> list[tuple[list[str], list[list[str]]]]:
 
 def notes(section: dict[str, Any]) -> list[str]:
     batches = f"optimiser steps: {section['steps']} of {section['batch_tokens']:,} tokens ({section['text']})"
-    counts = f"{section['target_tokens']:,} target tokens, {section['padding']:.1%} padding; {section['rounds']} rounds"
+    counts = f"{section['target_tokens']:,} target tokens, {section['padding']:.1%} padding"
+    counts += f"; {told_rounds(section['rounds'])}"
     peak = f"{section['peak_flop_per_second'] / 1e12:.3f} TFLOP/s, float32 products of {_SIDE} × {_SIDE}"
     mode = "deterministic" if section["deterministic"] else "not deterministic"
     return [

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,7 +33,9 @@ def bench(
     ] = "training,decoding,length",
     seconds: Annotated[float, typer.Option("--seconds", help="About how long all sections together may take.")] = 300.0,
     rounds: Annotated[int, typer.Option("--rounds", help="At most so many rounds, in each of which all run.")] = 10,
-    threads: Annotated[int | None, typer.Option("--threads", help="Of PyTorch [default: all cores]")] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", help="Of PyTorch [default: OMP_NUM_THREADS, or all cores]")
+    ] = None,
     steps: Annotated[int, typer.Option("--steps", help="training: batches of a timing.")] = 4,
     sentences: Annotated[int, typer.Option("--sentences", help="decoding: at most so many.")] = 1000,
     file: Annotated[
@@ -70,7 +74,7 @@ def bench(
         only=options.names(only),
         rounds=rounds,
         steps=steps,
-        threads=options.cores() if threads is None else threads,
+        threads=1 if threads is None else threads,
         sentences=sentences,
         beams=options.numbers(beams, "--beams"),
         ways=options.names(ways),
@@ -86,14 +90,21 @@ def bench(
         from sixfold.bench.report import bench as measure
         from sixfold.bench.subject import opened
 
+        if threads is None:
+            wishes = replace(wishes, threads=options.usual_threads())
         with opened(what, settings, modify or [], [str(each) for each in imports or []]) as subject:
-            report = measure(subject, wishes, tell)
+            report = measure(subject, wishes, _progress)
         tell("", done=False)
         try:
             _report(report)
         finally:  # neither is lost for the other's sake
             if out is not None:
                 write_text(out, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+
+
+def _progress(news: str) -> None:
+    """On a terminal the newest line only; elsewhere all lines, so that a pipe shows that it goes on."""
+    tell(news, done=not sys.stderr.isatty())
 
 
 def _lines(file: Path | None, out: Path | None) -> list[str]:

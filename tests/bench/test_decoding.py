@@ -122,7 +122,7 @@ def test_the_step_and_its_reason():
 def test_the_section_says_all_of_it():
     wishes = BenchOptions(beams=[1, 2], sentences=5, rounds=2, peers=["ctranslate2"])
     with recipe() as subject:
-        found = measure(subject, wishes, 0.1, quietly)
+        found = measure(subject, wishes, 60.0, quietly)
     assert [(case["search"], case["way"]) for case in found["cases"]] == [
         (search, way) for way in (BATCH, ALONE) for search in ("greedy", "beam 2")
     ]

@@ -39,7 +39,7 @@ def test_operations_are_those_of_the_formula():
 
 
 def test_the_share_of_the_peak_is_worked_out_in_each_round():
-    assert share(100, [2.0, 4.0], [200.0, 100.0]) == Ratio(0.25, 0.25, 0.25)  # 50 of 200, and 25 of 100
+    assert share(100, [2.0, 4.0, 2.0], [200.0, 100.0, 200.0]) == Ratio(0.25, 0.25, 0.25)  # 50 of 200, and 25 of 100
     assert product(8)() > 0
 
 
