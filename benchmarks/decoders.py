@@ -69,6 +69,9 @@ class Timed(NamedTuple):
         left[list(free)] = other.left[: len(free)]
         return Timed(self.inner.join(other.inner, free), left)
 
+    def release(self) -> None:
+        self.inner.release()
+
 
 class AtItsTime:
     """A step after which EOS is the last thing to be chosen, and the first when all tokens are written."""
@@ -124,6 +127,9 @@ class Prefixes:
         for place, row in zip(places, others, strict=False):
             rows[place] = row
         return Prefixes(memory, padded([*rows, *others[len(places) :]], self.ids.device, "left"), self.width)
+
+    def release(self) -> None:
+        """Nothing to give back."""
 
 
 class Uncached:

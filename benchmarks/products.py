@@ -17,6 +17,7 @@ from sixfold.bench.race import OURS, Contender, race, ratio
 from sixfold.decoding.cpu import gemm
 from sixfold.decoding.cpu.int8 import Matrix
 from sixfold.decoding.cpu.llvm import SET
+from sixfold.decoding.cpu.torch_private import int8_product
 
 SECONDS = 0.01  # that a timing should take, at least
 TORCH = "torch"
@@ -41,8 +42,8 @@ def pairs(inputs: int, outputs: int, rows: int) -> Iterator[tuple[str, dict[str,
     """What is multiplied by whom: float32, then 8 bits. torch's product of these is of whole numbers alone."""
     x, weight, bias = torch.randn(rows, inputs), torch.randn(outputs, inputs), torch.zeros(outputs)
     y, turned, matrix = torch.empty(rows, outputs), weight.t().contiguous(), Matrix(weight)
-    panels, whole_panels = gemm.panels(weight.numpy()), matrix.panels
-    filled, scale = (gemm.filled_up(each.numpy()) for each in (bias, matrix.scale))
+    panels, int8_panels = gemm.panels(weight.numpy()), matrix.panels
+    filled, scale = (gemm.padded(each.numpy()) for each in (bias, matrix.scale))
     whole, sums = x.mul(30).to(torch.int8), torch.empty(rows, outputs, dtype=torch.int32)
     x_array, y_array = x.numpy(), y.numpy()
     yield (
@@ -56,8 +57,8 @@ def pairs(inputs: int, outputs: int, rows: int) -> Iterator[tuple[str, dict[str,
     yield (
         "int8",
         {
-            OURS: lambda: gemm.multiply_whole(x_array, whole_panels, scale, filled, SET, y_array),
-            TORCH: lambda: torch._int_mm(whole, suited, out=sums),
+            OURS: lambda: gemm.multiply_int8(x_array, int8_panels, scale, filled, SET, y_array),
+            TORCH: lambda: int8_product(whole, suited, out=sums),
         },
     )
 
@@ -80,7 +81,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(1)
     if gemm.panels(np.zeros((1, 1), np.float32)) is None:
-        raise SystemExit("this CPU has no AVX-512, and sixfold takes torch's products")
+        raise SystemExit("this CPU has no fused multiply-add, and sixfold takes torch's products")
     print("| inputs × outputs | rows | precision | sixfold, GOP/s | torch, GOP/s | torch's time / sixfold's |")
     print("|---|---|---|---|---|---|")
     for size in options.sizes.split(","):

@@ -113,7 +113,7 @@ class Cache:
         if key not in rooms:
             rooms[key] = tuple(GrowingTensor(states, len(states), slots.count + 1) for states in new)
         for room, states in zip(rooms[key], new, strict=True):
-            slots.lay(room, states)
+            slots.write(room, states)
         return tuple(room.view(len(new[0]), slots.count) for room in rooms[key])
 
     def keep(self, key: Key, memory_SnD: Tensor, make: Callable[[Tensor], States]) -> States:
@@ -190,6 +190,9 @@ class Cache:
         unmade = torch.zeros(here, dtype=torch.bool, device=places.device) if self._unmade is None else self._unmade
         self._unmade = _placed(unmade, torch.ones_like(places, dtype=torch.bool), places, total)
         return self
+
+    def release(self) -> None:
+        """Nothing to give back: Python frees the tensors."""
 
     @property
     def _memory_length(self) -> int:

@@ -313,6 +313,8 @@ class RunningBatch:
         """Go on with these sentences, from these of their rows."""
         width = self.method.width
         rows = [[number * width + parent for parent in line] for number, line in zip(stay, parents, strict=True)]
+        if self.state is not None and not rows:
+            self.state.release()
         self.state = self.state.select(torch.tensor(rows, device=self.step.device)) if self.state and rows else None
 
 

@@ -33,6 +33,10 @@ class EnsembleState:
     def join(self, other: EnsembleState, free: Sequence[int]) -> EnsembleState:
         return EnsembleState([a.join(b, free) for a, b in zip(self.members, other.members, strict=True)])
 
+    def release(self) -> None:
+        for member in self.members:
+            member.release()
+
 
 class Ensemble:
     """The step of several steps. Members may stand on different devices; all answers come to that of the first."""

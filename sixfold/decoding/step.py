@@ -38,6 +38,9 @@ class State(Protocol):
     def join(self, other: Self, free: Sequence[int]) -> Self:
         """The sentences of both: the other's take these places of this one's, and further ones after all."""
 
+    def release(self) -> None:
+        """The search has ended: give buffers back for reuse. The state can't be used any more."""
+
 
 class Step(NamedTuple):
     """What is known after reading the newest tokens."""

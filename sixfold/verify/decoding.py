@@ -243,6 +243,9 @@ class UncachedState:
             self.rows[place * self.width : (place + 1) * self.width] = theirs
         return self
 
+    def release(self) -> None:
+        """Nothing to give back."""
+
 
 class UncachedStep:
     """A step that has no cache: each time it reads the source and all that was written from the beginning."""

@@ -1,12 +1,13 @@
 """For every model that writes: a sentence gives the same text and score alone, in any company, and without a cache."""
 
+import math
 from random import Random
 
 import pytest
 import torch
 
 from sixfold import BOS, EOS
-from sixfold.decoding.cpu.kv_store import Shelf
+from sixfold.decoding.cpu.kv_store import KVStore
 from sixfold.decoding.cpu.step import FusedStep, make_step
 from sixfold.decoding.engine import Job, RunningBatch, _Queue, search
 from sixfold.decoding.search.beam import Beam
@@ -84,9 +85,9 @@ def test_one_long_text_does_not_make_room_for_all(method, long_first, step):
 
 
 def _room(state):
-    """Homes × slots for what was read."""
-    if isinstance(state, Shelf):
-        return max(room[0].shape[0] * room[0].shape[1] for room in (*state.memory, *state.past))
+    """Sequences × slots of the largest buffer, or of what was read."""
+    if isinstance(state, KVStore):
+        return max(math.prod(kv.states.array.shape[:2]) for kv in (*state.memory, *state.past))
     (room,) = {each.states.shape[0] * each.states.shape[-2] for several in state._kept.values() for each in several}
     return room
 

@@ -27,6 +27,9 @@ class Rows:
             rows[place * width : (place + 1) * width] = other.rows[number * width : (number + 1) * width]
         return Rows(rows + other.rows[len(free) * width :], width)
 
+    def release(self):
+        self.rows = None
+
     def read(self, ids):
         lines = [[token for token in line if token != PAD] for line in ids.tolist()]
         return Rows([(name, (*read, *new)) for (name, read), new in zip(self.rows, lines, strict=True)], self.width)

@@ -70,15 +70,15 @@ def test_another_tokenizer(run):
     assert failing(run) == {"tokenizers"}
 
 
-def test_a_shelf_that_forgets(run, monkeypatch):
-    lay = kernels.lay
+def test_a_store_that_forgets(run, monkeypatch):
+    write_kv = kernels.write_kv
 
-    def forgetful(x, part, *rest):
+    def forgetful(x, first, *rest):
         values = x.copy()
-        values[:, part + 1] *= 0.98
-        lay(values, part, *rest)
+        values[:, first + 1] *= 0.98
+        write_kv(values, first, *rest)
 
-    monkeypatch.setattr(kernels, "lay", forgetful)
+    monkeypatch.setattr(kernels, "write_kv", forgetful)
     assert failing(run, QUICK) == {"cache"}
 
 

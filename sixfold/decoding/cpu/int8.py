@@ -1,14 +1,14 @@
-"""Linear maps in whole numbers of 8 bits: on a CPU several times as fast, and a little less exact.
+"""Linear maps in int8: on a CPU several times as fast, and a little less exact.
 
-    y = x Wᵀ + b      x ≈ a · X,  a = max|x| / 127 of each row,        X whole numbers from −127 to 127
+    y = x Wᵀ + b      x ≈ a · X,  a = max|x| / 127 of each row,        X integers from −127 to 127
                       W ≈ s · W', s = max|w| / 127 of each output,     W' the same (or ± 63: see `largest_weight`)
                       y ≈ a s · (X W'ᵀ) + b, whose sums are exact
 
-Each row of x has a scale of its own, so that what comes out for one sentence does not depend on its neighbours. But to
-what a number is rounded depends on every bit of it, and the last bits of float32 depend on the order of sums, which is
-another in other company. So all else of a model (norms, attention, activations, routers) computes in double precision,
-whose last bits are gone when 8 are left. (FusedStep has another way to the same end: there each row is computed by
-itself, in single precision, whoever its neighbours are.)
+Each row of x has a scale of its own, so that the result of one sentence does not depend on its neighbours. But the last
+bit of a number may decide to which integer it is rounded, and the last bits of float32 depend on the order of sums,
+which torch chooses by the shape of the batch. So all else of a model (norms, attention, activations, routers) computes
+in float64, whose rounding noise is far below one int8 step. (FusedStep has another way to the same end: it computes
+each row by itself, in float32 and in a fixed order, whatever the batch.)
 
 Letters: R rows, I inputs, O outputs.
 """
@@ -29,42 +29,42 @@ from torch import Tensor, nn
 from sixfold.core import forms
 from sixfold.core.parts import ModelPart
 from sixfold.decoding.cpu import gemm
+from sixfold.decoding.cpu.torch_private import Unconverted, change_count, hooks, int8_product, pack, packed_product
 from sixfold.models.model import Model
 from sixfold.transformer import TokenEmbedding
 
-_LEAST = 1e-30  # a row of zeros has a scale, too
-_MANY = 1 << 17  # results, from which on it is worth the trouble to have them scaled by the product itself
+_LEAST = 1e-30  # the scale of a row of zeros
+_MANY = 1 << 17  # results from which on it pays to have them scaled by the product itself
 
-_FEWEST = 2  # inputs of a map in 8 bits: with a single one, torch's product is wrong
-_SAMPLE = 512  # numbers of a tensor
+_FEWEST = 2  # inputs of a map in int8: with a single one, torch's product is wrong
+_SAMPLE = 512  # numbers of a tensor that are compared
 
 _made: WeakKeyDictionary[Model, tuple[Any, Model]] = WeakKeyDictionary()
 
 
 def sample(tensor: Tensor) -> Hashable:
-    """What is no longer the same when a tensor has changed: torch's count of changes, and some of its numbers.
+    """A value that changes when a tensor changes: torch's count of changes, and some of its numbers.
 
-    Not all changes are counted: those by fused optimisers, and through `.data`, are not; and where they concern a few
-    numbers only, they may be overlooked.
+    torch does not count the changes by fused optimisers, and through `.data`. Where these concern a few numbers only,
+    they may be overlooked.
     """
-    exact = tensor.detach()
+    exact, counted = tensor.detach(), change_count(tensor)
     numbers = (exact if exact.dtype == torch.float32 else exact.float()).numpy().reshape(-1)
-    if tensor.is_inference():  # of these, no change is counted
+    if counted is None:
         return tensor.data_ptr(), hashlib.sha256(numbers.tobytes()).digest()
-    return tensor.data_ptr(), tensor._version, numbers[:: max(1, numbers.size // _SAMPLE)].tobytes()
+    return tensor.data_ptr(), counted, numbers[:: max(1, numbers.size // _SAMPLE)].tobytes()
 
 
 def fingerprint(model: nn.Module) -> tuple[Any, ...]:
-    """What is no longer the same when a model has changed: its parts and what they are like, its numbers, its hooks."""
+    """A value that changes when a model changes: its modules and their attributes, its tensors, its hooks."""
     parts = list(model.modules())
-    numbers = (each for part in parts for each in (*part._parameters.values(), *part._buffers.values()))
-    made = [(type(part), *part._modules.values(), *part.__dict__.values()) for part in parts]
-    heard = [(*part._forward_hooks.values(), *part._forward_pre_hooks.values()) for part in parts]
-    return made, heard, [sample(tensor) for tensor in numbers if tensor is not None]
+    tensors = [each for part in parts for each in (*part.parameters(recurse=False), *part.buffers(recurse=False))]
+    made = [(type(part), *part.children(), *part.__dict__.values()) for part in parts]
+    return made, [hooks(part) for part in parts], [sample(tensor) for tensor in tensors]
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two fingerprints are; if they can't be compared, they are not."""
+    """Whether two fingerprints are equal; if they can't be compared, they are not."""
     try:
         return bool(one == other)
     except (RuntimeError, ValueError):
@@ -73,24 +73,24 @@ def same(one: Any, other: Any) -> bool:
 
 @cache
 def largest_weight() -> int:
-    """The largest whole number that a weight may be, so that products are exact on this machine: it is tried.
+    """The largest integer that a weight may become, so that products are exact on this machine: it is tried.
 
-    CPUs without instructions for it add up two products in 16 bits, which overflow with numbers of 8 bits.
+    CPUs without instructions for int8 add up two products in 16 bits, which overflow with integers of 8 bits.
     """
     signs = torch.tensor([1, -1]).repeat(16)
     x = (127 * signs[:, None]).expand(-1, 64).to(torch.int8)
-    exact = torch._int_mm(x, x.t()) == 64 * 127**2 * torch.outer(signs, signs)
+    exact = int8_product(x, x.t()) == 64 * 127**2 * torch.outer(signs, signs)
     return 127 if bool(exact.all()) else 63
 
 
 class Matrix:
-    """Weights (O, I) in 8 bits."""
+    """Weights (O, I) in int8."""
 
     def __init__(self, weight: Tensor):
         exact = weight.detach().float()
         scale = exact.abs().amax(1).clamp_min(_LEAST) / largest_weight()  # (O,)
-        self.whole = (exact / scale[:, None]).round().to(torch.int8).t()  # (I, O), each output's numbers side by side
-        self.scale = scale / 127  # and that of the largest number of a row, which stands for 127
+        self.int8 = (exact / scale[:, None]).round().to(torch.int8).t()  # (I, O), in memory (O, I)
+        self.scale = scale / 127  # of the weight, and of the largest number of a row, for which 127 stands
 
     def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """(…, I) → (…, O), in the precision of x"""
@@ -102,48 +102,36 @@ class Matrix:
         return y.to(x.dtype).view(*x.shape[:-1], -1)
 
     def _scaled_sums(self, rows: Tensor) -> Tensor:
-        """Whole numbers (R, I) → s · (X W'ᵀ), (R, O): by whichever way is faster, with the same result."""
-        if len(rows) * self.whole.shape[1] >= _MANY and self._packed is not None:
-            shifted = rows.view(torch.uint8).bitwise_xor_(128)  # from 0 to 255, and 128 stands for 0
-            rest: tuple[Any, ...] = (None, 1.0, 0, torch.float32, "none", [], "")  # no bias, and sums as they are
-            packed = self._packed, self.scale, self._zeros
-            return torch.ops.onednn.qlinear_pointwise(shifted, 1.0, 128, *packed, *rest)
-        return torch._int_mm(rows, self.suited_to(len(rows))).float().mul_(self.scale)
+        """int8 (R, I) → s · (X W'ᵀ), (R, O): by whichever product is faster, with the same result."""
+        if len(rows) * self.int8.shape[1] >= _MANY and self._packed is not None:
+            return packed_product(rows, self._packed, self.scale, self._zeros)
+        return int8_product(rows, self.suited_to(len(rows))).float().mul_(self.scale)
 
     def suited_to(self, rows: int) -> Tensor:
-        """The whole numbers (I, O), lying in memory as so many rows are multiplied the fastest."""
-        return self.whole if rows == 1 else self._by_inputs
+        """The integers (I, O), in the memory layout in which this number of rows is multiplied the fastest."""
+        return self.int8 if rows == 1 else self._by_inputs
 
     @cached_property
     def panels(self) -> np.ndarray | None:
-        """For `products.multiply_whole`, if this CPU knows it."""
-        return gemm.whole_panels(self.whole.t().numpy())
+        """For `products.multiply_int8`, if this CPU has tiles."""
+        return gemm.int8_panels(self.int8.t().numpy())
 
     @cached_property
     def _by_inputs(self) -> Tensor:
-        return self.whole.contiguous()
+        return self.int8.contiguous()
 
     @cached_property
     def _packed(self) -> Tensor | None:
-        """The weights as the engine wants them that multiplies, scales and converts at once; None where it is not."""
-        if "onednn" not in torch.backends.quantized.supported_engines:
-            return None
-        return torch.ops.onednn.qlinear_prepack(self.whole.t().contiguous(), None)
+        """For the product that multiplies, scales and converts at once; None if this torch has none."""
+        return pack(self.int8.t().contiguous())
 
     @cached_property
     def _zeros(self) -> Tensor:
-        return torch.zeros(self.whole.shape[1], dtype=torch.long)
+        return torch.zeros(self.int8.shape[1], dtype=torch.long)
 
 
-class _AsItIs(ModelPart):
-    """What stays in the precision it has, whatever the model around it is brought to: its numbers are another's."""
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        return self
-
-
-class Int8Linear(_AsItIs, nn.Linear, form=forms.Int8LinearForm):
-    """A linear map whose product is in 8 bits, from double precision to double precision."""
+class Int8Linear(Unconverted, ModelPart, nn.Linear, form=forms.Int8LinearForm):
+    """A linear map whose product is in int8, from float64 to float64."""
 
     def __init__(self, linear: nn.Linear):
         nn.Module.__init__(self)
@@ -152,15 +140,15 @@ class Int8Linear(_AsItIs, nn.Linear, form=forms.Int8LinearForm):
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
-        """For whoever reads it and makes a product of his own."""
+        """The weight before it was quantised, for parts that multiply by hand."""
         return self._exact.double()
 
     def forward(self, x: Tensor) -> Tensor:
         return self.matrix(x, self.bias)
 
 
-class Int8Table(_AsItIs, TokenEmbedding, form=forms.Int8EmbeddingForm):
-    """A table that looks words up as they are, in double precision, and scores them in 8 bits."""
+class Int8Table(Unconverted, TokenEmbedding, form=forms.Int8EmbeddingForm):
+    """A table that looks words up in float64, unquantised, and scores them in int8."""
 
     def __init__(self, table: TokenEmbedding):
         nn.Module.__init__(self)
@@ -175,14 +163,14 @@ class Int8Table(_AsItIs, TokenEmbedding, form=forms.Int8EmbeddingForm):
 
 
 def is_quantised(model: nn.Module) -> bool:
-    """Whether it is what `quantised` makes."""
+    """Whether `quantised` has made it."""
     return any(isinstance(part, Int8Linear) for part in model.modules())
 
 
 def quantised(model: Model) -> Model:
-    """The same model for decoding, with linear maps in 8 bits, and all else in double precision.
+    """The same model for decoding, with linear maps in int8, and all else in float64.
 
-    It is made once, and anew when the model has changed.
+    It is made once, and again when the model has changed.
     """
     if next(model.parameters()).device.type != "cpu":
         raise ValueError("int8 is for a CPU; give --device cpu, or leave precision float32")
@@ -193,7 +181,7 @@ def quantised(model: Model) -> Model:
 
 
 def _quantised(model: Model) -> Model:
-    """A copy in which every linear map, wherever it is referred to, is another."""
+    """A copy in which each linear map is replaced, at every reference to it."""
     kinds: dict[type, Any] = {nn.Linear: Int8Linear, TokenEmbedding: Int8Table}
     parts: list[Any] = [part for part in model.modules() if type(part) in kinds]
     instead = {id(part): kinds[type(part)](part) for part in parts if part.weight.shape[1] >= _FEWEST}

@@ -1,7 +1,8 @@
 """What a CPU does between two products, each in one pass over the rows: loops in Python, compiled by numba.
 
-A row is computed by itself, in an order that depends on nothing but its own length. So what comes out for one sentence
-is the same to the last bit, whoever its neighbours are.
+A row is computed by itself, with the rounding that is written here: no fast-math, so that a compiler has no say in it,
+and sums of floats in the fixed order of `reductions`. So the result of a row is the same to the last bit in any
+company, and in any process on this machine.
 
 Letters: R rows, I inputs, O outputs, D width, H heads, K head width, S sentences, B = S·w hypotheses, M slots, V words.
 """
@@ -10,129 +11,103 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numba import config, float32, njit
 
-from sixfold.decoding.cpu import llvm
-from sixfold.decoding.cpu.llvm import ADD, LANES, POSITIVE, dots, fills_registers, more, weigh
+from sixfold.decoding.cpu import llvm, numba_private, reductions
+from sixfold.decoding.cpu.llvm import ADD, LANES, RELU, dots, fills_vectors, weighted_sum
+from sixfold.decoding.cpu.reductions import (
+    fill_vector,
+    vector_exponentials,
+    vector_exponentiate,
+    vector_max,
+    vector_squares,
+    vector_sum,
+)
 
-LEAST = 1e-30  # a row of zeros has a scale, too
-_STRETCH = 64  # words of which the largest is found at once
+LEAST = 1e-30  # the scale of a row of zeros
+_LEAST_BITS = np.float32(LEAST).view(np.int32)
+_MAGNITUDE = np.int32(0x7FFFFFFF)  # all bits of a float32 but its sign
+_BLOCK = 64  # words whose maximum `top` looks at first
+_HIDDEN = -1e30  # a logit whose weight is too small to change a sum
 
-_MATHS = {"reassoc", "contract", "arcp", "nsz", "afn"}  # sums in any order; but what is no number stays none
 if getattr(config, "DISABLE_JIT", False):
-    raise ValueError("NUMBA_DISABLE_JIT is set, but what sixfold decodes with must be compiled: unset it")
-part: Any = njit(error_model="numpy", inline="always")  # of a kernel, and compiled as that is
+    raise ValueError("NUMBA_DISABLE_JIT is set, but sixfold's decoding kernels must be compiled: unset it")
+part: Any = njit(error_model="numpy", inline="always")  # of a kernel, compiled into it
 
 
 def kernel(function: Callable[..., None]) -> Any:
-    """Compiled at its first call, and kept on disk beside the program, or in the user's cache, or else nowhere."""
-    return _kept(njit(fastmath=_MATHS, nogil=True, error_model="numpy")(function))
-
-
-def strict_kernel(function: Callable[..., None]) -> Any:
-    """The same, but it computes in the order that is written, and so comes to the same bits as another that does."""
-    return _kept(njit(nogil=True, error_model="numpy")(function))
-
-
-def _kept(compiled: Any) -> Any:
-    with suppress(RuntimeError, OSError):  # there is no place that may be written to
-        compiled.enable_caching()
-        _forgive(compiled._cache)
-    return compiled
-
-
-def _forgive(kept: Any) -> None:
-    """What is kept and can't be read is compiled anew, also when a file has changed of which it is made; what can't be
-    kept is not."""
-    kept._cache_file._source_stamp = kept._cache_file._source_stamp, _stamp()
-    load, save = kept.load_overload, kept.save_overload
-
-    def load_overload(*what: Any) -> Any:
-        try:
-            return load(*what)
-        except Exception:  # whatever comes of reading what is damaged
-            with suppress(OSError):
-                kept.flush()
-
-    def save_overload(*what: Any) -> None:
-        with suppress(OSError):  # a full disk, for one
-            save(*what)
-
-    kept.load_overload, kept.save_overload = load_overload, save_overload
-
-
-@cache
-def _stamp() -> tuple[tuple[float, int], ...]:
-    """When the files were written that kernels have parts of."""
-    found = (Path(file).stat() for file in (__file__, llvm.__file__))
-    return tuple((status.st_mtime, status.st_size) for status in found)
+    """Compile at the first call, and keep the result on disk."""
+    sources = __file__, llvm.__file__, reductions.__file__
+    return numba_private.keep_on_disk(njit(nogil=True, error_model="numpy")(function), sources)
 
 
 @part
-def _exp(x):  # type: ignore[no-untyped-def]
-    """e^x for x ≤ 0, as 2^n · e^r with |r| ≤ ½ log 2: a polynomial that many lanes compute at once."""
-    x = more(x, float32(-87.0))
-    n = np.floor(x * float32(1.4426950408889634) + float32(0.5))
-    r = x - n * float32(0.693359375) + n * float32(2.12194440e-4)
-    p = float32(1.9875691500e-4)
-    p = p * r + float32(1.3981999507e-3)
-    p = p * r + float32(8.3334519073e-3)
-    p = p * r + float32(4.1665795894e-2)
-    p = p * r + float32(1.6666665459e-1)
-    p = p * r + float32(5.0000001201e-1)
-    power = np.int32((n + float32(127)) * float32(8388608))  # the bits of 2^n
-    return (p * r * r + r + float32(1)) * power.view(np.float32)
+def _largest(bits):  # type: ignore[no-untyped-def]
+    """The largest magnitude of a row, given as the bits of its floats; NaN if one of them is NaN or infinite.
+
+    Without their sign, floats are ordered as integers are, and NaN comes last.
+    """
+    most = _LEAST_BITS
+    for i in range(len(bits)):
+        magnitude = np.int32(bits[i] & _MAGNITUDE)
+        if magnitude > most:
+            most = magnitude
+    largest = np.int32(most).view(np.float32)
+    return largest + float32(0) * largest
 
 
-@njit(fastmath=_MATHS, error_model="numpy")
-def whole_row(x, whole, row):  # type: ignore[no-untyped-def]
-    """A row in whole numbers from −127 to 127. → the largest number of it, which 127 stands for"""
-    largest, strange = float32(LEAST), float32(0)
-    for i in range(x.shape[1]):
-        largest = more(largest, abs(x[row, i]))
-        strange += float32(0) * x[row, i]
+@part
+def quantise_row(x, bits, row, int8_RI):  # type: ignore[no-untyped-def]
+    """A row as integers from −127 to 127. → its largest number, which 127 stands for"""
+    largest = _largest(bits[row])
     times = float32(127) / largest
     for i in range(x.shape[1]):
-        whole[row, i] = np.int8(np.int32(np.rint(x[row, i] * times)))
-    return largest + strange
-
-
-@part
-def _meaning(total, scale, largest, bias):  # type: ignore[no-untyped-def]
-    """What a sum of whole numbers stands for, plus a bias."""
-    return float32(total) * scale * largest + bias
+        int8_RI[row, i] = np.int8(np.int32(np.rint(x[row, i] * times)))
+    return largest
 
 
 @kernel
-def quantise(x, whole_RI, largest_R):  # type: ignore[no-untyped-def]
-    """Rows in whole numbers, and the largest number of each."""
+def quantise(x, int8_RI, largest_R):  # type: ignore[no-untyped-def]
+    """Rows in int8, and the largest number of each."""
+    bits = x.view(np.int32)
     for row in range(x.shape[0]):
-        largest_R[row] = whole_row(x, whole_RI, row)
+        largest_R[row] = quantise_row(x, bits, row, int8_RI)
 
 
 @part
-def _put(y, i, value, how):  # type: ignore[no-untyped-def]
-    """Write a value where one is, as `how` says."""
-    if how == ADD:
+def _put(y, i, value, mode):  # type: ignore[no-untyped-def]
+    """Write or add a value."""
+    if mode == ADD:
         value += y[i]
-    elif how == POSITIVE and value < float32(0):
+    elif mode == RELU and value < float32(0):
         value = float32(0)
     y[i] = value
 
 
-@strict_kernel
-def rescale(sums_RO, largest_R, scale_O, bias_O, how, y):  # type: ignore[no-untyped-def]
-    """y ← what sums of whole numbers stand for, plus a bias."""
+@kernel
+def rescale(sums_RO, largest_R, scale_O, bias_O, mode, y):  # type: ignore[no-untyped-def]
+    """y ← sums of int8 products in float32, plus a bias: see `vectors.tile`, which rounds alike."""
     for row in range(y.shape[0]):
         line = y[row]
         for i in range(y.shape[1]):
-            _put(line, i, _meaning(sums_RO[row, i], scale_O[i], largest_R[row], bias_O[i]), how)
+            _put(line, i, float32(sums_RO[row, i]) * scale_O[i] * largest_R[row] + bias_O[i], mode)
+
+
+@part
+def _address(x, row):  # type: ignore[no-untyped-def]
+    return x.ctypes.data + row * x.strides[0]
+
+
+@part
+def _squares(x, row, mean, width):  # type: ignore[no-untyped-def]
+    """Σ (x − mean)² of the first `width` numbers of a row."""
+    total = vector_squares(_address(x, row), width // LANES, mean)
+    for i in range(width // LANES * LANES, width):
+        total += (x[row, i] - mean) * (x[row, i] - mean)
+    return total
 
 
 @kernel
@@ -140,28 +115,23 @@ def norm(x, weight_D, bias_D, epsilon, y):  # type: ignore[no-untyped-def]
     """Layer norm. y may be x."""
     width = x.shape[1]
     for row in range(x.shape[0]):
-        total = float32(0)
-        for i in range(width):
+        total = vector_sum(_address(x, row), width // LANES)
+        for i in range(width // LANES * LANES, width):
             total += x[row, i]
         mean = total / float32(width)
-        squares = float32(0)
-        for i in range(width):
-            squares += (x[row, i] - mean) * (x[row, i] - mean)
+        squares = _squares(x, row, mean, width)
         times = float32(1) / np.sqrt(squares / float32(width) + float32(epsilon))
         for i in range(width):
             y[row, i] = (x[row, i] - mean) * times * weight_D[i] + bias_D[i]
 
 
 @kernel
-def rms_norm(x, weight_D, epsilon, y):  # type: ignore[no-untyped-def]
-    """The same without a mean and a bias."""
-    width = x.shape[1]
+def rms_norm(x, weight_D, channels, epsilon, y):  # type: ignore[no-untyped-def]
+    """The same without a mean and a bias; the mean square is that of the first channels."""
     for row in range(x.shape[0]):
-        squares = float32(0)
-        for i in range(width):
-            squares += x[row, i] * x[row, i]
-        times = float32(1) / np.sqrt(squares / float32(width) + float32(epsilon))
-        for i in range(width):
+        squares = _squares(x, row, float32(0), channels)
+        times = float32(1) / np.sqrt(squares / float32(channels) + float32(epsilon))
+        for i in range(x.shape[1]):
             y[row, i] = x[row, i] * times * weight_D[i]
 
 
@@ -177,155 +147,157 @@ def embed(ids, table_VD, waves, position_R, x):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def lay(x, part, room, scale, home_R, slot_R):  # type: ignore[no-untyped-def]
-    """Put keys and values in slots of homes: of x (R, ·, H, K) this part and the next, in room (homes, slots, 2, H, K).
+def write_kv(x, first, states, scale, sequence_R, slot_R):  # type: ignore[no-untyped-def]
+    """Write keys and values: parts `first` and `first` + 1 of x (R, ·, H, K) → states (sequences, slots, 2, H, K).
 
-    With a `scale` (homes, slots, 2, H) they are whole numbers, and it says what 1 stands for.
+    With a `scale` (sequences, slots, 2, H) states are int8, and it is the number that 1 stands for.
     """
     rows, _, heads, width = x.shape
+    bits = x.view(np.int32)
     for row in range(rows):
-        home, slot = home_R[row], slot_R[row]
+        sequence, slot = sequence_R[row], slot_R[row]
         for which in range(2):
             for h in range(heads):
                 if scale is None:
                     for c in range(width):
-                        room[home, slot, which, h, c] = x[row, part + which, h, c]
+                        states[sequence, slot, which, h, c] = x[row, first + which, h, c]
                 else:
-                    largest, strange = float32(LEAST), float32(0)
-                    for c in range(width):
-                        largest = more(largest, abs(x[row, part + which, h, c]))
-                        strange += float32(0) * x[row, part + which, h, c]
-                    scale[home, slot, which, h] = (largest + strange) / float32(127)
+                    largest = _largest(bits[row, first + which, h])
+                    scale[sequence, slot, which, h] = largest / float32(127)
                     times = float32(127) / largest
                     for c in range(width):
-                        room[home, slot, which, h, c] = np.int8(np.int32(np.rint(x[row, part + which, h, c] * times)))
+                        number = np.rint(x[row, first + which, h, c] * times)
+                        states[sequence, slot, which, h, c] = np.int8(np.int32(number))
 
 
 @part
-def _compare(q, row, room, home, part, order, line, count, products):  # type: ignore[no-untyped-def]
-    """products (H, M) ← q · k, of the heads of a row with what is in the slots, as they lie in memory."""
-    heads, width = room.shape[3:]
-    if count > 0 and fills_registers(width):
-        asked, keys = q.ctypes.data + row * q.strides[0], _part_of(room, home, part)
-        slots, found = order.ctypes.data + line * order.strides[0], products.ctypes.data
-        dots(room, width // LANES, asked, keys, room.strides[1], slots, count, heads, found, products.shape[1])
+def _part_of(states, sequence, which):  # type: ignore[no-untyped-def]
+    """The address of the keys or values of a sequence."""
+    return states.ctypes.data + sequence * states.strides[0] + which * states.strides[2]
+
+
+@part
+def _logits(q, row, states, sequence, keys, order, at, count, logits):  # type: ignore[no-untyped-def]
+    """logits (H, M) ← q · k, of the heads of a row with the first `count` slots of a list."""
+    heads, width = states.shape[3:]
+    if count > 0 and fills_vectors(width):
+        where, slots = _part_of(states, sequence, keys), _address(order, at)
+        found, stride = logits.ctypes.data, states.strides[1]
+        dots(states, width, _address(q, row), where, stride, slots, count, heads, found, logits.shape[1])
     else:
         for j in range(count):
             for h in range(heads):
                 product = float32(0)
                 for c in range(width):
-                    product += q[row, 0, h, c] * float32(room[home, order[line, j], part, h, c])
-                products[h, j] = product
+                    product += q[row, 0, h, c] * float32(states[sequence, order[at, j], keys, h, c])
+                logits[h, j] = product
 
 
 @part
-def _collect(weights, room, home, part, order, line, count, soon, y, row):  # type: ignore[no-untyped-def]
-    """y[row] (H, K) ← Σ weight · v, of each head. What is before these values `soon` (a home, a line, a count) will be
-    asked for, and is fetched ahead."""
-    heads, width = room.shape[3:]
-    at_order, at_y = order.ctypes.data, y.ctypes.data + row * y.strides[0]
-    next_home, next_line, next_count = soon
-    values, keys = _part_of(room, home, part), _part_of(room, next_home, part - 1)
+def _exponentiate(weights, count, times, shares):  # type: ignore[no-untyped-def]
+    """weights (H, M) ← e^(times · weight − the largest). shares (H,) ← 1 / their sum. Of NaN or ∞, all become NaN."""
+    number = (count + LANES - 1) // LANES
+    for h in range(len(weights)):
+        fill_vector(_address(weights, h) + 4 * count, float32(_HIDDEN))
+        shares[h] = times * vector_max(_address(weights, h), number)
+    for h in range(len(weights)):
+        shares[h] = float32(1) / vector_exponentiate(_address(weights, h), number, times, shares[h])
+
+
+@part
+def _collect(weights, shares, states, sequence, values, order, at, count, following, y, row):  # type: ignore[no-untyped-def]
+    """y[row] (H, K) ← share · Σ weight · v, of each head. The keys of the `following` (a sequence, a list, a count) are
+    prefetched."""
+    heads, width = states.shape[3:]
+    next_sequence, next_at, next_count = following
     for h in range(heads):
-        if count > 0 and fills_registers(width):
-            weight, head = weights.ctypes.data + h * weights.strides[0], h * room.strides[3]
-            here = values + head, room.strides[1], at_order + line * order.strides[0], count
-            there = keys + head, at_order + next_line * order.strides[0], next_count
-            weigh(room, width // LANES, weight, *here, *there, at_y + h * y.strides[1])
+        if count > 0 and fills_vectors(width):
+            head = h * states.strides[3]
+            here = _part_of(states, sequence, values) + head, states.strides[1], _address(order, at), count
+            there = _part_of(states, next_sequence, values - 1) + head, _address(order, next_at), next_count
+            to = _address(y, row) + h * y.strides[1]
+            weighted_sum(states, width, _address(weights, h), *here, *there, to, shares[h])
         else:
             for c in range(width):
                 y[row, h, c] = float32(0)
             for j in range(count):
                 for c in range(width):
-                    y[row, h, c] += weights[h, j] * float32(room[home, order[line, j], part, h, c])
-
-
-@part
-def _part_of(room, home, part):  # type: ignore[no-untyped-def]
-    """Where keys or values begin in a home."""
-    return room.ctypes.data + home * room.strides[0] + part * room.strides[2]
+                    y[row, h, c] += weights[h, j] * float32(states[sequence, order[at, j], values, h, c])
+            for c in range(width):
+                y[row, h, c] *= shares[h]
 
 
 @kernel
-def look(q, room, scale, part, home_R, order, line_R, count_R, y):  # type: ignore[no-untyped-def]
-    """softmax(q Kᵀ / √K) V: the heads of each row look at so many slots of a home, in the order of a line.
+def attend(q, states, scale, keys, sequence_R, order, order_row_R, visible_R, y):  # type: ignore[no-untyped-def]
+    """softmax(q Kᵀ / √K) V: the heads of each row, over the first `visible` slots of a list of its sequence.
 
-    q (R, ·, H, K), of which the first; room (homes, slots, ·, H, K), of which `part` are keys and the next one values,
-    and its scale, as in `lay`; order (lines, M or more); y (R, H, K)
+    q (R, ·, H, K), of which the first part; states (sequences, slots, ·, H, K), of which part `keys` and, with the
+    values, the next one; their scale as in `write_kv`; order (lists, M or more); y (R, H, K)
     """
     rows, heads, width = y.shape
     times = float32(1 / math.sqrt(width))
-    weights_HM = np.empty((heads, order.shape[1]), np.float32)
+    weights_HM = np.empty((heads, (order.shape[1] // LANES + 2) * LANES), np.float32)
+    share_H = np.empty(heads, np.float32)  # 1 / the sum of weights
     for row in range(rows):
-        home, line, count = home_R[row], line_R[row], count_R[row]
-        _compare(q, row, room, home, part, order, line, count, weights_HM)
-        for h in range(heads):
-            for j in range(count):
-                weights_HM[h, j] *= times
-            if scale is not None:
+        sequence, at, count = sequence_R[row], order_row_R[row], visible_R[row]
+        _logits(q, row, states, sequence, keys, order, at, count, weights_HM)
+        if scale is not None:
+            for h in range(heads):
                 for j in range(count):
-                    weights_HM[h, j] *= scale[home, order[line, j], part, h]
-            largest, total = float32(-3e38), float32(0)
-            for j in range(count):
-                largest = more(largest, weights_HM[h, j])
-                total += float32(0) * weights_HM[h, j]
-            for j in range(count):
-                weights_HM[h, j] = _exp(weights_HM[h, j] - largest)
-                total += weights_HM[h, j]
-            for j in range(count):
-                weights_HM[h, j] /= total
-            if scale is not None:
+                    weights_HM[h, j] *= scale[sequence, order[at, j], keys, h]
+        _exponentiate(weights_HM, count, times, share_H)
+        if scale is not None:
+            for h in range(heads):
                 for j in range(count):
-                    weights_HM[h, j] *= scale[home, order[line, j], part + 1, h]
+                    weights_HM[h, j] *= scale[sequence, order[at, j], keys + 1, h]
         after = min(row + 1, rows - 1)
-        if home_R[after] == home or count_R[after] == 0:
+        if sequence_R[after] == sequence or visible_R[after] == 0:
             after = row
-        soon = home_R[after], line_R[after], count_R[after]
-        _collect(weights_HM, room, home, part + 1, order, line, count, soon, y, row)
+        following = sequence_R[after], order_row_R[after], visible_R[after]
+        _collect(weights_HM, share_H, states, sequence, keys + 1, order, at, count, following, y, row)
 
 
 @kernel
-def normalise(scores, log_z):  # type: ignore[no-untyped-def]
+def log_normaliser(scores, log_z):  # type: ignore[no-untyped-def]
     """log Σ exp scores, of rows (R, V)."""
+    words = scores.shape[1]
+    number = words // LANES
     for row in range(scores.shape[0]):
-        largest, total = scores[row, 0], float32(0)
-        for i in range(scores.shape[1]):
-            largest = more(largest, scores[row, i])
-            total += float32(0) * scores[row, i]
-        for i in range(scores.shape[1]):
-            total += _exp(scores[row, i] - largest)
+        largest = vector_max(_address(scores, row), number)
+        for i in range(number * LANES, words):
+            if scores[row, i] > largest:
+                largest = scores[row, i]
+        total = vector_exponentials(_address(scores, row), number, largest)
+        for i in range(number * LANES, words):
+            total += float32(math.exp(scores[row, i] - largest))
         log_z[row] = largest + float32(math.log(total))
 
 
 @kernel
 def top(scores, values, indices):  # type: ignore[no-untyped-def]
-    """The k largest of each row (R, V), the largest first, and where they are, (R, k). Of equal ones, any; but for
+    """The k largest of each row (R, V), the largest first, and their indices, (R, k). Of equal ones, any; but for
     k = 1, the first.
 
-    The largest of each stretch of words are found many at a time. The k largest words lie in the k stretches with the
-    largest: nothing of the others is looked at.
+    First the largest of each block of words is found. The k largest words lie in the k blocks with the largest maxima;
+    the others are not looked at.
     """
     words, k = scores.shape[1], values.shape[1]
-    stretches = words // _STRETCH
-    largest, best = np.empty(stretches, np.float32), np.empty(k, np.float32)
-    looked_at, where = np.empty(k, np.int64), np.empty(k, np.int64)
+    blocks = words // _BLOCK
+    best = np.empty(k, np.float32)
+    chosen, where = np.empty(k, np.int64), np.empty(k, np.int64)
     for row in range(scores.shape[0]):
-        for stretch in range(stretches):
-            most, first = float32(-np.inf), np.uintp(stretch * _STRETCH)
-            for i in range(_STRETCH):
-                most = more(most, scores[row, first + np.uintp(i)])
-            largest[stretch] = most
         several = 0
-        for stretch in range(stretches):
-            if several < k or largest[stretch] > best[k - 1]:
-                several = _insert(best, looked_at, several, largest[stretch], stretch)
+        for block in range(blocks):
+            largest = vector_max(_address(scores, row) + 4 * _BLOCK * block, _BLOCK // LANES)
+            if several < k or largest > best[k - 1]:
+                several = _insert(best, chosen, several, largest, block)
         kept = 0
         for number in range(several):
-            first = looked_at[number] * _STRETCH
-            for i in range(first, first + _STRETCH):
+            first = chosen[number] * _BLOCK
+            for i in range(first, first + _BLOCK):
                 if kept < k or scores[row, i] > best[k - 1]:
                     kept = _insert(best, where, kept, scores[row, i], i)
-        for i in range(stretches * _STRETCH, words):  # what is left over
+        for i in range(blocks * _BLOCK, words):  # after the last block
             if kept < k or scores[row, i] > best[k - 1]:
                 kept = _insert(best, where, kept, scores[row, i], i)
         for place in range(k):
@@ -334,7 +306,7 @@ def top(scores, values, indices):  # type: ignore[no-untyped-def]
 
 @part
 def _insert(best, where, kept, value, index):  # type: ignore[no-untyped-def]
-    """Put a value in its place among the best, of which there are so many; the last one may drop out. → how many"""
+    """Sort a value into the `kept` best; the last one may drop out. → how many are kept then"""
     place = min(kept, len(best) - 1)
     while place > 0 and value > best[place - 1]:
         best[place], where[place] = best[place - 1], where[place - 1]

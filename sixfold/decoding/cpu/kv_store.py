@@ -1,281 +1,319 @@
-"""Where keys and values lie, and which of them each hypothesis sees: what a FusedStep remembers.
+"""The key/value store of FusedStep: the keys and values of all sequences, and which of them each hypothesis sees.
 
-Each sentence has a home, with room for what cross-attention looks at, and for what its hypotheses have said. Both
-stay where they were written. A hypothesis is the order of the slots of its past:
+Each sentence has a sequence of the store, with slots for the keys and values of cross-attention (`memory`) and of
+self-attention (`past`). Both stay where they were written. A hypothesis is a list of slots, in the order of its tokens:
 
-    slots of a home    a b  c d  e f      two hypotheses, three steps
-    the first          0 2 4              a c e
-    the second         0 3 5              a d f: it is of the first one's past, and went on by itself
+    slots of a sequence    a b  c d  e f      two hypotheses, three steps
+    the first              0 2 4              a c e
+    the second             0 3 5              a d f: it forked from the first after a
 
-So one that forks, and a sentence that leaves, move nothing but numbers.
+So a fork, or a sentence that leaves, changes index arrays only; keys and values are not moved.
 
-Letters: S sentences, w hypotheses of each, B = S·w rows, L new tokens, R those that are no padding, M slots,
+The memory comes from a BufferPool, as leases. A store owns its leases, and gives them back when it is released, joined
+to another store, or needs larger ones. If an exception ends a search, its leases are lost to the pool, and Python frees
+their memory. A pool holds idle buffers only, so it can't hand out one that is in use.
+
+Letters: S sentences, w hypotheses of each, B = S·w rows, L new tokens, R those that are not padding, M slots,
 n source length, H heads, K head width.
 """
 
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
-from sixfold.core.growing_tensor import MORE, MUCH, SPARE
+from sixfold.core.growing_tensor import GROWTH, SPARE, TOO_LARGE
 
-_KEPT = 1 << 29  # bytes of memory that nobody has, and that are kept all the same
-_WORTH_KEEPING = 1 << 20  # bytes; of less there is always some
-_FREE = 3  # references to what nobody has: the list, the loop, and the one that is asked about
-
-Room = tuple[np.ndarray, np.ndarray | None]  # (homes, slots, 2, H, K), and its scale (homes, slots, 2, H) if it has one
+_MOST_IDLE = 1 << 29  # idle bytes that a pool keeps when it allocates further ones
+_SMALLEST = 1 << 20  # bytes of a buffer that is worth keeping: the allocator reuses smaller ones itself
+_GIVEN_BACK = np.empty(0, np.uint8)  # in the place of the array of a lease that has ended
 
 
-class Attic:
-    """Memory that is used again: to get it anew from the system takes longer than to write there. For one thread."""
+class Lease:
+    """A buffer in use: `array` belongs to the owner of the lease until it is given back to the pool."""
+
+    def __init__(self, buffer: np.ndarray, shape: Sequence[int], dtype: Any):
+        self.array = buffer[: _size_of(shape, dtype)].view(dtype).reshape(shape)
+        self._buffer: np.ndarray | None = buffer
+
+    def end(self) -> np.ndarray:
+        """→ the buffer, which the owner must not use any more"""
+        buffer, self._buffer, self.array = self._buffer, None, _GIVEN_BACK
+        assert buffer is not None, "a lease that has ended was given back again"
+        return buffer
+
+
+class BufferPool:
+    """Idle buffers, for reuse: to get new memory from the system takes longer than to fill it. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._papers: list[np.ndarray] = []  # the latest last
+        self._idle: list[np.ndarray] = []  # the one given back last is the last
 
-    def take(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
-        """An array, with whatever is there, of memory that no array has any more."""
-        size = math.prod(shape) * np.dtype(dtype).itemsize
-        paper = min((each for each in self._free() if size <= len(each) <= MUCH * size), key=len, default=None)
-        if paper is None:
-            paper = np.empty(size, np.uint8)
-            if size >= _WORTH_KEEPING:
-                self._keep(paper)
-        return paper[:size].view(dtype).reshape(shape)
+    def lease(self, shape: Sequence[int], dtype: Any) -> Lease:
+        """An array with arbitrary contents: the smallest idle buffer that fits, or new memory."""
+        size = _size_of(shape, dtype)
+        fits = [index for index, each in enumerate(self._idle) if size <= len(each) <= TOO_LARGE * size]
+        if fits:
+            return Lease(self._idle.pop(min(fits, key=lambda index: len(self._idle[index]))), shape, dtype)
+        if size >= _SMALLEST:
+            self._drop_oldest()
+        return Lease(np.empty(size, np.uint8), shape, dtype)
 
-    def _free(self) -> list[np.ndarray]:
-        return [paper for paper in self._papers if sys.getrefcount(paper) <= _FREE]
+    def give_back(self, lease: Lease) -> None:
+        buffer = lease.end()
+        if len(buffer) >= _SMALLEST:
+            self._idle.append(buffer)
 
-    def _keep(self, paper: np.ndarray) -> None:
-        """Also when nobody will have it any more; but not too much of what is so already, and no fit."""
-        free, left = self._free(), _KEPT
-        for each in reversed(free):
-            left -= len(each)
-            if left < 0:
-                self._papers = [other for other in self._papers if other is not each]
-        self._papers.append(paper)
+    def _drop_oldest(self) -> None:
+        """Free the buffers that have been idle for longest, above `_MOST_IDLE` bytes."""
+        while sum(map(len, self._idle)) > _MOST_IDLE:
+            del self._idle[0]
 
 
-def make_room(attic: Attic, homes: int, slots: int, shape: tuple[int, int], whole: bool) -> Room:
-    """For keys and values of heads (H, K): as they are, or in whole numbers of 8 bits."""
-    size, (heads, _) = (homes, slots, 2, *shape), shape
-    if not whole:
-        return attic.take(size, np.float32), None
-    return attic.take(size, np.int8), attic.take((homes, slots, 2, heads), np.float32)
+def _size_of(shape: Sequence[int], dtype: Any) -> int:
+    """In bytes."""
+    return math.prod(shape) * np.dtype(dtype).itemsize
+
+
+class LayerKV(NamedTuple):
+    """The keys and values of one layer."""
+
+    states: Lease  # (sequences, slots, 2, H, K): float32; or int8, with a scale
+    scale: Lease | None  # (sequences, slots, 2, H): the number that 1 stands for
+
+    @classmethod
+    def make(cls, pool: BufferPool, sequences: int, slots: int, shape: tuple[int, int], int8: bool) -> LayerKV:
+        """For heads of shape (H, K). The contents are arbitrary."""
+        size, (heads, _) = (sequences, slots, 2, *shape), shape
+        if not int8:
+            return cls(pool.lease(size, np.float32), None)
+        return cls(pool.lease(size, np.int8), pool.lease((sequences, slots, 2, heads), np.float32))
+
+    @property
+    def arrays(self) -> Arrays:
+        return self.states.array, None if self.scale is None else self.scale.array
+
+
+Arrays = tuple[np.ndarray, np.ndarray | None]  # as the kernels take them: states and their scale
 
 
 class View(NamedTuple):
-    """What the rows of a pass look at."""
+    """The keys and values that the rows of a pass attend to."""
 
-    home: np.ndarray  # (R,)
-    order: np.ndarray  # (lines, M or more): slots
-    line: np.ndarray  # (R,): whose order
-    seen: np.ndarray  # (R,): how many of its slots
+    sequence: np.ndarray  # (R,)
+    order: np.ndarray  # (lists, M or more): slots
+    order_row: np.ndarray  # (R,): which list of `order` is the row's
+    visible: np.ndarray  # (R,): how many slots of its list the row sees
 
 
-class News(NamedTuple):
-    """The new tokens of a pass, without padding."""
+class NewTokens(NamedTuple):
+    """Index arrays for the new tokens of a pass, without padding."""
 
     position: np.ndarray  # (R,)
-    slot: np.ndarray  # (R,): where keys and values are laid
+    slot: np.ndarray  # (R,): where keys and values are written
     past: View
     memory: View
 
 
 class _Rows(NamedTuple):
-    """What does not change from step to step of the rows of a pass."""
+    """Index arrays for the rows of a pass that stay the same from step to step."""
 
-    row: np.ndarray  # (R,): which hypothesis
+    hypothesis: np.ndarray  # (R,)
     sentence: np.ndarray  # (R,)
-    beside: np.ndarray  # (R,): which of its sentence's
+    number: np.ndarray  # (R,): the number of the hypothesis in its sentence, below w
     memory: View
 
 
 @dataclass
-class Shelf:
-    """The state of a step. It is used up by `select` and `join`: what they return goes on with what it held."""
+class KVStore:
+    """The state of a step. `select` and `join` change it in place and return it."""
 
-    memory: list[Room]  # of each layer; nothing in a decoder alone
-    past: list[Room]  # of each layer
-    home: np.ndarray  # (S,)
+    memory: list[LayerKV]  # of each layer
+    past: list[LayerKV]  # of each layer
+    sequence: np.ndarray  # (S,): index of each sentence in the arrays of all layers
     length: np.ndarray  # (S,): n
-    used: np.ndarray  # (S,): slots of the past that are taken
+    used: np.ndarray  # (S,): slots of the past in use
     count: np.ndarray  # (B,): tokens of each hypothesis
     order: np.ndarray  # (B, M or more): their slots
-    attic: Attic  # where rooms come from
+    pool: BufferPool
+    _one_each: _Rows | None = field(default=None, init=False)  # for steps of one token per hypothesis
 
     light: ClassVar[bool] = True
 
     @classmethod
-    def empty(cls, memory: list[Room], past: list[Room], length: np.ndarray, attic: Attic) -> Shelf:
-        """Of sentences that have said nothing yet."""
+    def empty(cls, memory: list[LayerKV], past: list[LayerKV], length: np.ndarray, pool: BufferPool) -> KVStore:
+        """One hypothesis without tokens for each sentence."""
         zeros, order = np.zeros(len(length), np.int64), np.empty((len(length), 0), np.int64)
-        return cls(memory, past, np.arange(len(length)), length, zeros, zeros.copy(), order, attic)
+        return cls(memory, past, np.arange(len(length)), length, zeros, zeros.copy(), order, pool)
 
     @property
     def width(self) -> int:
-        return len(self.count) // len(self.home)
+        return len(self.count) // len(self.sequence)
 
-    def add(self, real: np.ndarray) -> News:
-        """Make room for new tokens (B, L), wherever `real`."""
-        if real.shape[1] == 1 and real.all():  # as in nearly all steps
+    def release(self) -> None:
+        """Give all buffers back. The store can't be used any more."""
+        for lease in _leases(self.memory, self.past):
+            self.pool.give_back(lease)
+        self.memory, self.past = [], []
+
+    def add(self, real: np.ndarray) -> NewTokens:
+        """Reserve slots for new tokens (B, L), wherever `real`."""
+        if real.shape[1] == 1 and real.all():  # nearly all steps
+            self._one_each = self._one_each or self._rows(np.arange(len(self.count)))
             return self._add(self._one_each, self.count, self.used[self._one_each.sentence], 1, self.width)
-        row, column = real.nonzero()
-        number, most = real.cumsum(1)[row, column] - 1, real.sum(1)
-        rows = self._rows(row)
-        slot = self.used[rows.sentence] + number * self.width
-        return self._add(rows, self.count[row] + number, slot, most, most.reshape(-1, self.width).max(1) * self.width)
+        hypothesis, column = real.nonzero()
+        number, most = real.cumsum(1)[hypothesis, column] - 1, real.sum(1)
+        rows = self._rows(hypothesis)
+        position, slot = self.count[hypothesis] + number, self.used[rows.sentence] + number * self.width
+        return self._add(rows, position, slot, most, most.reshape(-1, self.width).max(1) * self.width)
 
-    def _add(self, rows: _Rows, position: np.ndarray, slot: np.ndarray, most: Any, taken: Any) -> News:
-        """`most` (B,) tokens are new of each hypothesis, and `taken` (S,) slots are for them."""
-        slot = slot + rows.beside
-        self.used, self.count = self.used + taken, self.count + most
+    def _add(self, rows: _Rows, position: np.ndarray, slot: np.ndarray, tokens: Any, slots: Any) -> NewTokens:
+        """Count new `tokens` of each hypothesis (B,), and new `slots` of each sentence (S,)."""
+        slot = slot + rows.number
+        self.used, self.count = self.used + slots, self.count + tokens
         self._reach(int(self.used.max()), int(self.count.max()))
-        self.order[rows.row, position] = slot
-        return News(position, slot, View(rows.memory.home, self.order, rows.row, position + 1), rows.memory)
+        self.order[rows.hypothesis, position] = slot
+        past = View(rows.memory.sequence, self.order, rows.hypothesis, position + 1)
+        return NewTokens(position, slot, past, rows.memory)
 
-    @cached_property
-    def _one_each(self) -> _Rows:
-        return self._rows(np.arange(len(self.count)))
-
-    def _rows(self, row: np.ndarray) -> _Rows:
-        sentence = row // self.width
-        order = np.arange(_size(self.memory)[1] if self.memory else 0)[None]
-        memory = View(self.home[sentence], order, np.zeros_like(row), self.length[sentence])
-        return _Rows(row, sentence, row % self.width, memory)
+    def _rows(self, hypothesis: np.ndarray) -> _Rows:
+        sentence = hypothesis // self.width
+        order = np.arange(_shape(self.memory)[1] if self.memory else 0)[None]
+        memory = View(self.sequence[sentence], order, np.zeros_like(hypothesis), self.length[sentence])
+        return _Rows(hypothesis, sentence, hypothesis % self.width, memory)
 
     def _reach(self, slots: int, tokens: int) -> None:
-        if slots > _size(self.past)[1]:
-            more = max(2 * slots, self._expected())
-            self.past = _each(self.past, lambda array: _longer(array, more, self.attic.take))
+        """Have at least this many slots per sequence, and this many tokens per hypothesis."""
+        sequences, had_slots = _shape(self.past)
+        if slots > had_slots:
+            more = max(2 * slots, self._expected_slots())
+            self.past = self._moved(self.past, slice(None), sequences, more)
         if tokens > self.order.shape[1]:
             self.order = _longer(self.order, tokens + SPARE)
 
-    def _expected(self) -> int:
-        """Slots for outputs that are about as long as their sources."""
-        return _ahead(self.width * int(self.length.max(initial=0)))
+    def _expected_slots(self) -> int:
+        """For outputs that are about as long as their sources."""
+        return _with_spare(self.width * int(self.length.max(initial=0)))
 
-    def select(self, rows: Tensor) -> Shelf:
-        """These hypotheses, (S, w), or (S,) for w = 1: those of a line belong to one sentence."""
+    def select(self, rows: Tensor) -> KVStore:
+        """Keep these hypotheses, (S, w), or (S,) for w = 1: those of a line belong to one sentence."""
         lines = rows.numpy().reshape(len(rows), -1)
         sentences = lines[:, 0] // self.width
         if (lines // self.width != sentences[:, None]).any():
             raise ValueError("select: hypotheses of different sentences in one line")
+        same = lines.shape == (len(self.sequence), self.width) and (sentences == np.arange(len(lines))).all()
         flat = lines.reshape(-1)
-        if lines.shape == (len(self.home), self.width) and (sentences == np.arange(len(lines))).all():
-            self.count, self.order = self.count[flat], self.order[flat]  # all stay: as in most steps of a beam
+        self.count, self.order = self.count[flat], self.order[flat]
+        if same:  # most steps of a beam
             return self
-        numbers = self.home[sentences], self.length[sentences], self.used[sentences], self.count[flat], self.order[flat]
-        chosen = Shelf(self.memory, self.past, *numbers, self.attic)
-        if (np.diff(sentences) <= 0).any() and len(np.unique(sentences)) < len(
-            lines
-        ):  # one that occurs twice needs two homes
-            chosen._move(np.arange(len(lines)), len(lines))
-        return chosen
+        self.sequence, self.length, self.used = (each[sentences] for each in (self.sequence, self.length, self.used))
+        self._one_each = None
+        if (np.diff(sentences) <= 0).any() and len(np.unique(sentences)) < len(lines):
+            self._move(np.arange(len(lines)), len(lines))  # a sentence that occurs twice needs two sequences
+        return self
 
-    def join(self, other: Shelf, free: Sequence[int] = ()) -> Shelf:
-        """The sentences of both: the other's take these places of this one's, and further ones after all."""
+    def join(self, other: KVStore, free: Sequence[int] = ()) -> KVStore:
+        """Take in the other's sentences: at the indices `free` of this one's, then after the last. Releases `other`."""
         if self.width != other.width:
             raise ValueError(f"join: {self.width} hypotheses per sentence here, {other.width} there")
-        width, here, there = self.width, len(self.home), len(other.home)
+        width, here, there = self.width, len(self.sequence), len(other.sequence)
         free = list(free)[:there]
-        places = np.array([*free, *range(here, here + there - len(free))])
-        homes = self._homes(np.setdiff1d(np.arange(here), places), other)
-        _put(self.memory, other.memory, homes, other.home)
-        _put(self.past, other.past, homes, other.home)
-        rows = (places[:, None] * width + np.arange(width)).reshape(-1)
+        at = np.array([*free, *range(here, here + there - len(free))])
+        sequences = self._free_sequences(np.setdiff1d(np.arange(here), at), other)
+        _copy(self.memory, other.memory, sequences, other.sequence)
+        _copy(self.past, other.past, sequences, other.sequence)
+        rows = (at[:, None] * width + np.arange(width)).reshape(-1)
         slots = max(self.order.shape[1], other.order.shape[1])
-        return Shelf(
-            self.memory,
-            self.past,
-            _placed(self.home, homes, places),
-            _placed(self.length, other.length, places),
-            _placed(self.used, other.used, places),
-            _placed(self.count, other.count, rows),
-            _placed(_longer(self.order, slots), _longer(other.order, slots), rows),
-            self.attic,
-        )
+        self.sequence = _placed(self.sequence, sequences, at)
+        self.length = _placed(self.length, other.length, at)
+        self.used = _placed(self.used, other.used, at)
+        self.count = _placed(self.count, other.count, rows)
+        self.order = _placed(_longer(self.order, slots), _longer(other.order, slots), rows)
+        self._one_each = None
+        other.release()
+        return self
 
-    def _homes(self, stay: np.ndarray, other: Shelf) -> np.ndarray:
-        """Homes for those who come, where nobody is who stays, and with room for them."""
-        total = len(stay) + len(other.home)
-        longest, slots = (_most(ours[stay], theirs) for ours, theirs in _both(self, other))
-        needed = [(_size(rooms), most) for rooms, most in ((self.memory, longest), (self.past, slots)) if rooms]
-        if any(_unfit(*size, total, most) for size, most in needed):
-            self._move(stay, int(MORE * total), _ahead(longest), _ahead(max(slots, self.width * longest)))
-        taken = set(self.home[stay].tolist())
-        return np.array([home for home in range(_size(self.past)[0]) if home not in taken][: len(other.home)])
+    def _free_sequences(self, stay: np.ndarray, other: KVStore) -> np.ndarray:
+        """Sequences for the other's sentences, not those of the sentences that stay. Reallocates where needed."""
+        total = len(stay) + len(other.sequence)
+        longest, slots = _most(self.length[stay], other.length), _most(self.used[stay], other.used)
+        needed = [(_shape(layers), most) for layers, most in ((self.memory, longest), (self.past, slots)) if layers]
+        if any(_unfit(*shape, total, most) for shape, most in needed):
+            self._move(stay, int(GROWTH * total), _with_spare(longest), _with_spare(max(slots, self.width * longest)))
+        taken = set(self.sequence[stay].tolist())
+        return np.array([each for each in range(_shape(self.past)[0]) if each not in taken][: len(other.sequence)])
 
-    def _move(self, sentences: np.ndarray, homes: int, longest: int | None = None, slots: int | None = None) -> None:
-        """Into other rooms, which have so many homes, of which these sentences have the first."""
-        kept = self.home[sentences]
-        self.memory = _each(self.memory, lambda array: _relaid(array, kept, homes, longest, self.attic))
-        self.past = _each(self.past, lambda array: _relaid(array, kept, homes, slots, self.attic))
-        self.home[sentences] = np.arange(len(sentences))
+    def _move(self, stay: np.ndarray, sequences: int, longest: int | None = None, slots: int | None = None) -> None:
+        """Reallocate with this many sequences. Those of the sentences that `stay` come first."""
+        kept = self.sequence[stay]
+        self.memory = self._moved(self.memory, kept, sequences, longest)
+        self.past = self._moved(self.past, kept, sequences, slots)
+        self.sequence[stay] = np.arange(len(stay))
+
+    def _moved(self, layers: list[LayerKV], kept: Any, sequences: int, slots: int | None) -> list[LayerKV]:
+        """Larger or smaller buffers, with the sequences `kept`; None: as many slots as before."""
+
+        def moved(old: Lease) -> Lease:
+            had_slots = old.array.shape[1]
+            number = had_slots if slots is None else slots
+            new = self.pool.lease((sequences, number, *old.array.shape[2:]), old.array.dtype)
+            states = old.array[kept, : min(number, had_slots)]
+            new.array[: len(states), : states.shape[1]] = states
+            self.pool.give_back(old)
+            return new
+
+        return [LayerKV(moved(states), None if scale is None else moved(scale)) for states, scale in layers]
 
 
-def _size(rooms: list[Room]) -> tuple[int, int]:
-    """Homes and slots."""
-    return rooms[0][0].shape[:2]
+def _leases(*layers: list[LayerKV]) -> list[Lease]:
+    return [lease for lease in chain.from_iterable(chain.from_iterable(layers)) if lease is not None]
 
 
-def _each(rooms: list[Room], change: Callable[[np.ndarray], np.ndarray]) -> list[Room]:
-    return [(change(states), None if scale is None else change(scale)) for states, scale in rooms]
-
-
-def _both(ours: Shelf, theirs: Shelf) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-    return (ours.length, theirs.length), (ours.used, theirs.used)
+def _shape(layers: list[LayerKV]) -> tuple[int, int]:
+    """Sequences and slots."""
+    return layers[0].states.array.shape[:2]
 
 
 def _most(*numbers: np.ndarray) -> int:
     return max(int(each.max(initial=0)) for each in numbers)
 
 
-def _ahead(slots: int) -> int:
-    """With some to spare: who comes next is often a little longer."""
-    return max(slots + SPARE, int(MORE * slots))
+def _with_spare(slots: int) -> int:
+    """The next sentences are often a little longer."""
+    return max(slots + SPARE, int(GROWTH * slots))
 
 
-def _unfit(had_homes: int, had_slots: int, homes: int, slots: int) -> bool:
-    """Whether rooms are too small, or far too large: what one long text needed is not kept for all."""
-    too_large = had_homes * had_slots > MUCH * (homes + SPARE) * (slots + SPARE)
-    return too_large or had_homes < homes or had_slots < slots
+def _unfit(had_sequences: int, had_slots: int, sequences: int, slots: int) -> bool:
+    """Whether buffers are too small, or far too large: one long text must not cost memory ever after."""
+    too_large = had_sequences * had_slots > TOO_LARGE * (sequences + SPARE) * (slots + SPARE)
+    return too_large or had_sequences < sequences or had_slots < slots
 
 
-def _relaid(room: np.ndarray, kept: np.ndarray, homes: int, slots: int | None, attic: Attic) -> np.ndarray:
-    slots = room.shape[1] if slots is None else slots
-    made, same = attic.take((homes, slots, *room.shape[2:]), room.dtype), min(slots, room.shape[1])
-    made[: len(kept), :same] = room[kept, :same]
-    return made
-
-
-def _longer(array: np.ndarray, slots: int, make: Callable[..., np.ndarray] = np.empty) -> np.ndarray:
-    """With so many slots or more; what is in the new ones is not looked at."""
+def _longer(array: np.ndarray, slots: int) -> np.ndarray:
+    """With at least this many columns. The contents of new ones are arbitrary."""
     if slots <= array.shape[1]:
         return array
-    made = make((len(array), slots, *array.shape[2:]), array.dtype)
+    made = np.empty((len(array), slots), array.dtype)
     made[:, : array.shape[1]] = array
     return made
 
 
-def _put(ours: list[Room], theirs: list[Room], homes: np.ndarray, from_homes: np.ndarray) -> None:
-    for room, other in zip(chain.from_iterable(ours), chain.from_iterable(theirs), strict=True):
-        if room is not None and other is not None:
-            slots = min(room.shape[1], other.shape[1])
-            room[homes, :slots] = other[from_homes, :slots]
+def _copy(ours: list[LayerKV], theirs: list[LayerKV], to: np.ndarray, origin: np.ndarray) -> None:
+    """Copy the sequences `origin` of their buffers to the sequences `to` of ours."""
+    for our, their in zip(_leases(ours), _leases(theirs), strict=True):
+        slots = min(our.array.shape[1], their.array.shape[1])
+        our.array[to, :slots] = their.array[origin, :slots]
 
 
-def _placed(ours: np.ndarray, theirs: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Theirs in these places of ours, of which there may be more then."""
-    made = np.empty((max(len(ours), int(places.max()) + 1), *ours.shape[1:]), ours.dtype)
+def _placed(ours: np.ndarray, theirs: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Our rows, with theirs at these indices, some of which may lie beyond the last."""
+    made = np.empty((max(len(ours), int(at.max()) + 1), *ours.shape[1:]), ours.dtype)
     made[: len(ours)] = ours
-    made[places] = theirs
+    made[at] = theirs
     return made

@@ -1,6 +1,10 @@
-"""What a layer does with each row by itself (linear maps, norms, feed-forward layers), on arrays that are used again.
+"""The parts of a layer that treat each row by itself: linear maps, norms, feed-forward layers, in reused buffers.
 
-Letters: R rows, I inputs, O outputs, D width.
+The result of a row is the same to the last bit whichever other rows there are, with two exceptions: a norm that is
+neither layer norm nor RMS norm is called as it is, and computes as torch does; and a CPU without fused multiply-add has
+only torch's products in float32.
+
+Letters: R rows, I inputs, O outputs, D width, F inner width.
 """
 
 from __future__ import annotations
@@ -12,68 +16,71 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.weak import WeakIdKeyDictionary
 
 from sixfold.core import forms
 from sixfold.core.parts import form_of
 from sixfold.decoding.cpu import gemm, kernels
 from sixfold.decoding.cpu.int8 import Matrix, sample
-from sixfold.decoding.cpu.llvm import ADD, POSITIVE, SET
+from sixfold.decoding.cpu.llvm import ADD, RELU, SET
+from sixfold.decoding.cpu.torch_private import WeakIdKeyDictionary, int8_product
 
-_FEW = 32  # rows, which our own product multiplies faster with one thread than torch's with several
-_MUCH, _LITTLE = 64, 1 << 18  # times as large a paper as is needed is given up, if it is larger than this
+_FEW = 32  # rows that our products multiply faster with one thread than torch's with several
+_TOO_LARGE, _SMALL = 64, 1 << 18  # a scratch buffer 64 times too large is reallocated, unless it is as small as this
+
+_VECTOR = 32  # numbers that torch's elementwise loops take at once; the rest is computed, and rounded, otherwise
+_ONE_THREAD = 1 << 14  # numbers of a tensor that torch does not divide among threads
 
 
-class Sheet(NamedTuple):
-    """Rows, as torch and as numpy see them."""
+class Buffer(NamedTuple):
+    """Rows, as an array and as a tensor of the same memory."""
 
     array: np.ndarray
     tensor: Tensor
 
     @classmethod
-    def of(cls, tensor: Tensor) -> Sheet:
+    def of(cls, tensor: Tensor) -> Buffer:
         tensor = tensor.detach().float().contiguous()
         return cls(tensor.numpy(), tensor)
 
 
-class Desk:
-    """Sheets that are written on again and again, so that nothing is allocated from one step to the next."""
+class Scratch:
+    """Buffers by name, which are reused, so that a step allocates nothing."""
 
     def __init__(self, precision: torch.dtype = torch.float32) -> None:
-        self.rows, self.precision = 0, precision  # of parts that are called as they are
-        self._paper: dict[str, np.ndarray] = {}
-        self._sheets: dict[tuple[str, int], Sheet] = {}
+        self.rows = 0
+        self.precision = precision  # of parts that are called as they are
+        self._memory: dict[str, np.ndarray] = {}
+        self._buffers: dict[tuple[str, int], Buffer] = {}
 
     def clear(self, rows: int) -> None:
-        """Whatever lies on it may be written over; sheets have so many rows from now on."""
+        """All buffers may be overwritten; those asked for from now on have this many rows."""
         if rows != self.rows:
             self.rows = rows
-            self._sheets.clear()
+            self._buffers.clear()
 
-    def sheet(self, name: str, width: int, dtype: Any = np.float32) -> Sheet:
-        """(R, width), with whatever was last written there under this name."""
-        found = self._sheets.get((name, width))
+    def buffer(self, name: str, width: int, dtype: Any = np.float32) -> Buffer:
+        """(R, width), with arbitrary contents, or those last written under this name."""
+        found = self._buffers.get((name, width))
         if found is None:
-            size, paper = self.rows * width, self._paper.get(name)
-            if paper is None or not size <= len(paper) <= max(_MUCH * size, _LITTLE):
-                paper = self._paper[name] = np.empty(size, dtype)
-            array = paper[:size].reshape(self.rows, width)
-            found = self._sheets[name, width] = Sheet(array, torch.from_numpy(array))
+            size, memory = self.rows * width, self._memory.get(name)
+            if memory is None or not size <= len(memory) <= max(_TOO_LARGE * size, _SMALL):
+                memory = self._memory[name] = np.empty(size, dtype)
+            array = memory[:size].reshape(self.rows, width)
+            found = self._buffers[name, width] = Buffer(array, torch.from_numpy(array))
         return found
 
 
-class Map(Protocol):
-    """A linear map."""
-
+class LinearMap(Protocol):
+    inputs: int
     outputs: int
 
-    def __call__(self, x: Sheet, y: Sheet) -> None:
+    def __call__(self, x: Buffer, y: Buffer) -> None:
         """y ← W x + b"""
 
-    def add(self, x: Sheet, total: Sheet) -> None:
+    def add(self, x: Buffer, total: Buffer) -> None:
         """total ← total + W x + b"""
 
-    def positive(self, x: Sheet, y: Sheet) -> None:
+    def relu(self, x: Buffer, y: Buffer) -> None:
         """y ← max(W x + b, 0)"""
 
 
@@ -89,34 +96,34 @@ def is_table(part: nn.Module) -> bool:
     )
 
 
-def map_of(part: nn.Module, desk: Desk) -> Map:
+def map_of(part: nn.Module, scratch: Scratch) -> LinearMap:
     """The map of a linear layer, or that of a table which scores words."""
     match form_of(part):
         case forms.Int8LinearForm(matrix, bias):
-            return _Whole(matrix, bias, desk)
+            return _Int8(matrix, bias, scratch)
         case forms.Int8EmbeddingForm(_, matrix):
-            return _Whole(matrix, None, desk)
+            return _Int8(matrix, None, scratch)
         case forms.LinearForm(weight, bias):
-            return _Float(weight, bias)
+            return _Float32(weight, bias)
         case forms.EmbeddingForm(weight, None):
-            return _Float(weight, None)
+            return _Float32(weight, None)
     raise AssertionError(f"{type(part).__name__} is no linear map")
 
 
 class Weights:
-    """Weights (O, I), lying in memory as they are multiplied the fastest."""
+    """Weights (O, I), in the memory layouts of the gemm."""
 
     def __init__(self, weight: Tensor):
         self._weight = weight.detach().float()
 
     @cached_property
-    def turned(self) -> Tensor:
+    def transposed(self) -> Tensor:
         """(I, O): for torch's product."""
         return self._weight.t().contiguous()
 
     @cached_property
     def panels(self) -> np.ndarray | None:
-        """For our own, if this CPU knows it."""
+        """For our own, if this CPU has tiles."""
         return gemm.panels(self._weight.numpy())
 
 
@@ -124,7 +131,7 @@ _laid_out: MutableMapping[Tensor, tuple[Hashable, Weights]] = WeakIdKeyDictionar
 
 
 def laid_out(weight: Tensor) -> Weights:
-    """They are made once, and anew when changed."""
+    """Made once, and again when the weight has changed."""
     now, made = sample(weight), _laid_out.get(weight)
     if made is None or made[0] != now:
         made = _laid_out[weight] = now, Weights(weight)
@@ -132,128 +139,129 @@ def laid_out(weight: Tensor) -> Weights:
 
 
 class _Linear:
-    """By our own product or torch's, whichever is faster."""
-
     def __init__(self, outputs: int, bias: Tensor | None):
         self.outputs = outputs
         self.bias = np.zeros(outputs, np.float32) if bias is None else numbers(bias)
-        self.filled_bias = gemm.filled_up(self.bias)
+        self.padded_bias = gemm.padded(self.bias)
 
-    def __call__(self, x: Sheet, y: Sheet) -> None:
+    def __call__(self, x: Buffer, y: Buffer) -> None:
         self._multiply(x, SET, y)
 
-    def add(self, x: Sheet, total: Sheet) -> None:
+    def add(self, x: Buffer, total: Buffer) -> None:
         self._multiply(x, ADD, total)
 
-    def positive(self, x: Sheet, y: Sheet) -> None:
-        self._multiply(x, POSITIVE, y)
+    def relu(self, x: Buffer, y: Buffer) -> None:
+        self._multiply(x, RELU, y)
 
-    def _multiply(self, x: Sheet, how: int, y: Sheet) -> None:
+    def _multiply(self, x: Buffer, mode: int, y: Buffer) -> None:
         raise NotImplementedError
 
 
-class _Float(_Linear):
+class _Float32(_Linear):
+    """By our own product, whose rows do not depend on each other; by torch's, if this CPU has no tiles."""
+
     def __init__(self, weight: Tensor, bias: Tensor | None):
         super().__init__(len(weight), bias)
+        self.inputs = weight.shape[1]
         self.weights, self.torch_bias = laid_out(weight), torch.from_numpy(self.bias)
 
-    def _multiply(self, x: Sheet, how: int, y: Sheet) -> None:
-        if _few(x) and (panels := self.weights.panels) is not None:
-            gemm.multiply(x.array, panels, self.filled_bias, how, y.array)
-        elif how == ADD:
-            y.tensor.addmm_(x.tensor, self.weights.turned).add_(self.torch_bias)
+    def _multiply(self, x: Buffer, mode: int, y: Buffer) -> None:
+        if (panels := self.weights.panels) is not None:
+            if len(x.array) <= _FEW or (threads := torch.get_num_threads()) == 1:
+                gemm.multiply_part(x.array, panels, 0, len(panels), self.padded_bias, mode, y.array)
+            else:
+                gemm.multiply(x.array, panels, self.padded_bias, mode, y.array, threads)
+        elif mode == ADD:
+            y.tensor.addmm_(x.tensor, self.weights.transposed).add_(self.torch_bias)
         else:
-            torch.addmm(self.torch_bias, x.tensor, self.weights.turned, out=y.tensor)
-            if how == POSITIVE:
+            torch.addmm(self.torch_bias, x.tensor, self.weights.transposed, out=y.tensor)
+            if mode == RELU:
                 y.tensor.relu_()
 
 
-class _Whole(_Linear):
-    """In whole numbers of 8 bits: see sixfold/int8.py. Both ways come to the same bits."""
+class _Int8(_Linear):
+    """In int8, by our own product or torch's, whichever is faster: both come to the same bits."""
 
-    def __init__(self, matrix: Matrix, bias: Tensor | None, desk: Desk):
-        self.matrix, self.desk, self.inputs = matrix, desk, len(matrix.whole)
-        super().__init__(matrix.whole.shape[1], bias)
-        self.scale = gemm.filled_up(matrix.scale.numpy())
+    def __init__(self, matrix: Matrix, bias: Tensor | None, scratch: Scratch):
+        self.matrix, self.scratch, self.inputs = matrix, scratch, len(matrix.int8)
+        super().__init__(matrix.int8.shape[1], bias)
+        self.scale = gemm.padded(matrix.scale.numpy())
 
-    def _multiply(self, x: Sheet, how: int, y: Sheet) -> None:
-        if _few(x) and (panels := self.matrix.panels) is not None:
-            gemm.multiply_whole(x.array, panels, self.scale, self.filled_bias, how, y.array)
+    def _multiply(self, x: Buffer, mode: int, y: Buffer) -> None:
+        few = len(x.array) <= _FEW or torch.get_num_threads() == 1
+        if few and (panels := self.matrix.panels) is not None:
+            gemm.multiply_int8(x.array, panels, self.scale, self.padded_bias, mode, y.array)
         else:
-            kernels.rescale(*self._sums(x), self.scale, self.bias, how, y.array)
+            kernels.rescale(*self._sums(x), self.scale, self.bias, mode, y.array)
 
-    def _sums(self, x: Sheet) -> tuple[np.ndarray, np.ndarray]:
+    def _sums(self, x: Buffer) -> tuple[np.ndarray, np.ndarray]:
         """Exact sums (R, O), and the largest number of each row of x."""
-        whole, sums = self.desk.sheet("whole", self.inputs, np.int8), self.desk.sheet("sums", self.outputs, np.int32)
-        largest = self.desk.sheet("largest", 1).array[:, 0]
-        kernels.quantise(x.array, whole.array, largest)
-        torch._int_mm(whole.tensor, self.matrix.suited_to(len(x.array)), out=sums.tensor)
-        return sums.array, largest
-
-
-def _few(x: Sheet) -> bool:
-    """Whether there are so few rows, or threads, that our own product is faster than torch's: it has one thread."""
-    return len(x.array) <= _FEW or torch.get_num_threads() == 1
+        int8 = self.scratch.buffer("int8", self.inputs, np.int8)
+        sums, largest = self.scratch.buffer("sums", self.outputs, np.int32), self.scratch.buffer("largest", 1)
+        kernels.quantise(x.array, int8.array, largest.array[:, 0])
+        int8_product(int8.tensor, self.matrix.suited_to(len(x.array)), out=sums.tensor)
+        return sums.array, largest.array[:, 0]
 
 
 def numbers(parameter: Tensor) -> np.ndarray:
-    """In single precision."""
+    """In float32."""
     return parameter.detach().float().numpy()
 
 
-Norm = Callable[[Sheet, Sheet], None]  # (x, y): y ← Norm(x)
+Norm = Callable[[Buffer, Buffer], None]  # (x, y): y ← Norm(x)
 
 
-def norm_of(norm: nn.Module, desk: Desk) -> Norm:
+def norm_of(norm: nn.Module, scratch: Scratch) -> Norm:
     form = form_of(norm)
-    if isinstance(form, forms.NormForm) and form.channels == len(form.weight):
-        gain, epsilon = numbers(form.weight), form.epsilon
+    if isinstance(form, forms.NormForm):
+        gain, channels, epsilon = numbers(form.weight), form.channels, form.epsilon
         if not form.centred and form.bias is None:
-            return lambda x, y: kernels.rms_norm(x.array, gain, epsilon, y.array)
-        if form.centred and form.bias is not None:
+            return lambda x, y: kernels.rms_norm(x.array, gain, channels, epsilon, y.array)
+        if form.centred and form.bias is not None and channels == len(gain):
             bias = numbers(form.bias)
             return lambda x, y: kernels.norm(x.array, gain, bias, epsilon, y.array)
 
-    def as_it_is(x: Sheet, y: Sheet) -> None:
-        y.tensor.copy_(norm(x.tensor.to(desk.precision)))
+    def as_it_is(x: Buffer, y: Buffer) -> None:
+        y.tensor.copy_(norm(x.tensor.to(scratch.precision)))
 
     return as_it_is
 
 
-class Around:
+class Residual:
     """x + Sublayer(Norm(x)), or Norm(x + Sublayer(x)): what comes before and after the sub-layer."""
 
-    def __init__(self, residual: nn.Module, desk: Desk):
+    def __init__(self, residual: nn.Module, scratch: Scratch):
         form = form_of(residual)
         assert isinstance(form, forms.ResidualForm)
-        self.norm, self.desk, self.first = norm_of(form.norm, desk), desk, isinstance(form, forms.PreNormForm)
+        self.norm, self.scratch, self.first = norm_of(form.norm, scratch), scratch, isinstance(form, forms.PreNormForm)
 
     @staticmethod
     def knows(residual: nn.Module) -> bool:
         form = form_of(residual)
         return isinstance(form, forms.PreNormForm | forms.PostNormForm) and form.gain is None
 
-    def before(self, x: Sheet) -> Sheet:
-        """What the sub-layer reads."""
+    def before(self, x: Buffer) -> Buffer:
+        """The input of the sub-layer."""
         if not self.first:
             return x
-        y = self.desk.sheet("normed", x.array.shape[1])
+        y = self.scratch.buffer("normed", x.array.shape[1])
         self.norm(x, y)
         return y
 
-    def after(self, x: Sheet) -> None:
-        """When the sub-layer's output is added to x."""
+    def after(self, x: Buffer) -> None:
+        """Called when the sub-layer's output is added to x."""
         if not self.first:
             self.norm(x, x)
 
 
-class Inner:
+class FusedFeedForward:
     """A feed-forward layer, plain or gated."""
 
-    def __init__(self, layer: nn.Module, desk: Desk):
+    def __init__(self, layer: nn.Module, scratch: Scratch):
         form = form_of(layer)
         assert isinstance(form, forms.FeedForwardForm)
-        self.inner, self.outer, self.desk = map_of(form.inner, desk), map_of(form.outer, desk), desk
+        self.inner, self.outer, self.scratch = map_of(form.inner, scratch), map_of(form.outer, scratch), scratch
+        self.width = self.outer.inputs
         self.activate = _gated(form.activation) if form.gated else form.activation
 
     @staticmethod
@@ -261,14 +269,14 @@ class Inner:
         form = form_of(layer)
         return isinstance(form, forms.FeedForwardForm) and is_linear(form.inner) and is_linear(form.outer)
 
-    def add(self, x: Sheet, total: Sheet) -> None:
+    def add(self, x: Buffer, total: Buffer) -> None:
         """total ← total + the layer's output"""
-        y = self.desk.sheet("inner", self.inner.outputs)
+        y = self.scratch.buffer("inner", self.inner.outputs)
         if self.activate is torch.relu:
-            self.inner.positive(x, y)
+            self.inner.relu(x, y)
         else:
             self.inner(x, y)
-            y = Sheet.of(self.activate(y.tensor.to(self.desk.precision)))
+            y = Buffer.of(row_by_row(self.activate, y.tensor.to(self.scratch.precision), self.width))
         self.outer.add(y, total)
 
 
@@ -278,3 +286,15 @@ def _gated(gate: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         return gate(a) * b
 
     return activate
+
+
+def row_by_row(function: Callable[[Tensor], Tensor], y: Tensor, width: int) -> Tensor:
+    """function(y), for rows of one or more parts of this width, such that no row changes the last bit of another.
+
+    torch's elementwise loops take a vector at a time, and the rest of a tensor, or of a thread's share of it, one by
+    one, with another exponential. Rows that fill vectors leave no rest in one thread; others are computed one by one.
+    """
+    if width % _VECTOR:
+        return torch.cat([function(row.clone()) for row in y.split(1)])  # cloned, so that all are aligned alike
+    rows = len(y) if torch.get_num_threads() == 1 else max(1, _ONE_THREAD // y.shape[1])
+    return function(y) if len(y) <= rows else torch.cat([function(some) for some in y.split(rows)])

@@ -1,9 +1,9 @@
-"""What compiled loops are too slow for without a hand: programs that keep numbers in registers, written for LLVM.
+"""Inner loops written as LLVM IR: sums stay in registers, where numba would write them to memory after each loop.
 
-numba compiles Python loops, and LLVM finds out which of them can be computed many lanes at a time. It can't find out
-that sums may stay in registers from one loop to the next. Here it is said.
+They say in which order numbers are added, and where a product and a sum are rounded as one. So the result depends on
+the numbers alone, and not on how a compiler arranges loops: the same bits for a row in any company.
 
-Whatever lies in memory is passed as an address: a number.
+Memory is passed as an address: an int64.
 """
 
 from __future__ import annotations
@@ -14,39 +14,42 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import extending, float32, types
-from numba.core.registry import cpu_target
+from numba import extending, types
 
-BYTES, LANES = 64, 16  # of a register, with numbers of 4 bytes
-_MOST = 8  # registers that a head's numbers fill
+from sixfold.decoding.cpu.numba_private import cpu_features, multiplies_and_adds, no_value
 
-TALL, _ACROSS = 6, 4  # rows of a tile, and the registers of sums of each
-WIDE = _ACROSS * LANES  # outputs of a tile
+LANES = 16  # numbers of a vector: one register of AVX-512, two of AVX2, four of ARM
+BYTES = 64  # of a vector of float32, and of a cache line
+_HALF = LANES // 2
 
-SET, ADD, POSITIVE = 0, 1, 2  # y ← a value; y ← y + a value; y ← max(a value, 0); or the last two in one
+# A tile is 6 rows × 1 or 4 vectors of sums: as many as there are registers for.
+TILE_ROWS, _TILE_VECTORS = 6, 4 if "avx512f" in cpu_features() else 1
+TILE_OUTPUTS = _TILE_VECTORS * LANES
+
+SET, ADD, RELU = 0, 1, 2  # y ← value; y ← y + value; y ← max(value, 0)
+
+_HEAD_WIDTHS = [*range(LANES, 129, LANES), 8, 24, 40, 56]  # that `dots` and `weighted_sum` have a loop for
 
 intrinsic: Any = extending.intrinsic
 register_jitable: Any = extending.register_jitable
-_INDEX, _SUM, _FLOAT, _BYTE = ir.IntType(64), ir.IntType(32), ir.FloatType(), ir.IntType(8)
-_SUMS, _FLOATS = ir.VectorType(_SUM, LANES), ir.VectorType(_FLOAT, LANES)
-_ZEROS = ir.Constant(_FLOATS, None)
-_FREELY = ("reassoc", "contract", "nsz")  # sums in any order
+_INT64, INT32, FLOAT, _INT8 = ir.IntType(64), ir.IntType(32), ir.FloatType(), ir.IntType(8)
+FLOATS, INT32S = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
 
 
-class _Program:
-    """A function that is being written."""
+class Program:
+    """LLVM IR that is being written."""
 
     def __init__(self, builder: Any):
         self.builder = builder
 
     def sum(self, address: Any, *offsets: Any) -> Any:
-        """Of addresses, and numbers that are known by now."""
+        """An address plus offsets, which may be Python integers."""
         for offset in offsets:
-            address = self.builder.add(address, self._number(offset))
+            address = self.builder.add(address, self._int64(offset))
         return address
 
     def times(self, number: Any, factor: Any) -> Any:
-        return self.builder.mul(self._number(number), self._number(factor))
+        return self.builder.mul(self._int64(number), self._int64(factor))
 
     def load(self, kind: Any, address: Any) -> Any:
         return self.builder.load(self._pointer(kind, address), align=1)
@@ -54,51 +57,67 @@ class _Program:
     def store(self, value: Any, address: Any) -> None:
         self.builder.store(value, self._pointer(value.type, address), align=1)
 
-    def fetch(self, address: Any) -> None:
-        """Ask for memory that will soon be read."""
-        place = self._pointer(_BYTE, address)
-        kind = ir.FunctionType(ir.VoidType(), [place.type, _SUM, _SUM, _SUM])
+    def prefetch(self, address: Any) -> None:
+        """Load a cache line that will be read soon."""
+        place = self._pointer(_INT8, address)
+        kind = ir.FunctionType(ir.VoidType(), [place.type, INT32, INT32, INT32])
         fetch = self.builder.module.declare_intrinsic("llvm.prefetch", [place.type], kind)
-        self.builder.call(fetch, [place, _SUM(0), _SUM(3), _SUM(1)])  # to be read, often, as data
+        self.builder.call(fetch, [place, INT32(0), INT32(3), INT32(1)])  # for reading, into all caches, as data
 
-    def plus(self, total: Any, a: Any, b: Any) -> Any:
-        """total + a b"""
-        return self.builder.fadd(total, self.builder.fmul(a, b, flags=_FREELY), flags=_FREELY)
+    def multiply_add(self, a: Any, b: Any, total: Any) -> Any:
+        """a · b + total, lane by lane; rounded once if the CPU can, else twice."""
+        if multiplies_and_adds():
+            return self.call(f"llvm.fma.v{a.type.count}f32", a.type, a, b, total)
+        return self.builder.fadd(total, self.builder.fmul(a, b))
 
-    def spread(self, number: Any) -> Any:
-        """In all lanes of a register."""
-        nothing, zeros = ir.Constant(ir.VectorType(number.type, LANES), ir.Undefined), ir.Constant(_SUMS, None)
-        return self.builder.shuffle_vector(self.builder.insert_element(nothing, number, _SUM(0)), nothing, zeros)
+    def spread(self, number: Any, lanes: int = LANES) -> Any:
+        """A vector with this number in all lanes."""
+        empty = ir.Constant(ir.VectorType(number.type, lanes), ir.Undefined)
+        zeros = ir.Constant(ir.VectorType(INT32, lanes), None)
+        return self.builder.shuffle_vector(self.builder.insert_element(empty, number, INT32(0)), empty, zeros)
 
-    def call(self, name: str, result: Any, *numbers: Any, flags: Sequence[str] = ()) -> Any:
-        """An instruction that has a name of its own."""
+    def constant(self, number: float) -> Any:
+        return ir.Constant(FLOATS, [number] * LANES)
+
+    def reduce(self, vector: Any, join: Callable[[Any, Any], Any]) -> Any:
+        """One number of a vector: halves are joined until one lane is left."""
+        while (lanes := vector.type.count) > 1:
+            vector = join(*self.halves(vector, lanes // 2))
+        return self.builder.extract_element(vector, INT32(0))
+
+    def halves(self, vector: Any, half: int) -> tuple[Any, Any]:
+        low, high = (ir.Constant(ir.VectorType(INT32, half), list(range(at, at + half))) for at in (0, half))
+        return self.builder.shuffle_vector(vector, vector, low), self.builder.shuffle_vector(vector, vector, high)
+
+    def call(self, name: str, result: Any, *numbers: Any) -> Any:
+        """An LLVM intrinsic."""
         known = self.builder.module.globals.get(name)
         kind = ir.FunctionType(result, [number.type for number in numbers])
-        return self.builder.call(known or ir.Function(self.builder.module, kind, name), numbers, fastmath=flags)
+        return self.builder.call(known or ir.Function(self.builder.module, kind, name), numbers)
 
     def loop(self, count: Any, first: Sequence[Any], body: Callable[[Any, list[Any]], Sequence[Any]]) -> Sequence[Any]:
-        """body(index, values) → the next values, once at least, for indices below a count. → the last values"""
+        """body(index, values) → the next values, for each index below `count` ≥ 1. → the last values"""
         builder, before = self.builder, self.builder.block
         block, after = builder.append_basic_block("loop"), builder.append_basic_block("after")
         builder.branch(block)
         builder.position_at_end(block)
-        index, values = builder.phi(_INDEX), [builder.phi(value.type) for value in first]
+        index, values = builder.phi(_INT64), [builder.phi(value.type) for value in first]
         following = body(index, values)
-        next_index, end = builder.add(index, _INDEX(1)), builder.block
+        next_index, end = builder.add(index, _INT64(1)), builder.block
         builder.cbranch(builder.icmp_signed("<", next_index, count), block, after)
-        for phi, *ways in zip([index, *values], [_INDEX(0), *first], [next_index, *following], strict=True):
+        for phi, *ways in zip([index, *values], [_INT64(0), *first], [next_index, *following], strict=True):
             for value, origin in zip(ways, (before, end), strict=True):
                 phi.add_incoming(value, origin)
         builder.position_at_end(after)
         return following
 
     def choose(self, number: Any, cases: Iterable[int], write: Callable[[int], None]) -> None:
-        """One program for each case; for other numbers, none."""
+        """A branch for each case. Other numbers do nothing."""
         builder, after = self.builder, self.builder.append_basic_block("chosen")
         choice = builder.switch(number, after)
         for case in cases:
             block = builder.append_basic_block("case")
-            choice.add_case(_INDEX(case), block)
+            choice.add_case(_INT64(case), block)
             builder.position_at_end(block)
             write(case)
             builder.branch(after)
@@ -108,64 +127,50 @@ class _Program:
         return self.builder.inttoptr(address, kind.as_pointer())
 
     @staticmethod
-    def _number(number: Any) -> Any:
-        return _INDEX(number) if isinstance(number, int) else number
-
-
-@intrinsic
-def more(typing, a, b):  # type: ignore[no-untyped-def]
-    """max(a, b) as many lanes compute it at once: of Python's own, a compiler makes a loop over single numbers.
-
-    It passes over what is no number. Where that must not be lost, 0 · x is added up: 0, or else no number either.
-    """
-
-    def generate(context, builder, signature, numbers):  # type: ignore[no-untyped-def]
-        return _Program(builder).call("llvm.maxnum.f32", _FLOAT, *numbers, flags=("nnan", "nsz"))
-
-    return float32(float32, float32), generate
+    def _int64(number: Any) -> Any:
+        return _INT64(number) if isinstance(number, int) else number
 
 
 @register_jitable
-def fills_registers(width: int) -> bool:
-    """Whether `dots` and `weigh` know heads that are so wide."""
-    return width % LANES == 0 and width <= _MOST * LANES
+def fills_vectors(width: int) -> bool:
+    """Whether `dots` and `weighted_sum` know heads of this width."""
+    return (width % 16 == 0 and 0 < width <= 128) or (width % 8 == 0 and 0 < width < 64)
 
 
 @intrinsic
-def dots(typing, room, registers, q, keys, stride, order, count, heads, products, width):  # type: ignore[no-untyped-def]
-    """products (heads, width) ← q · k, of each head with its part of the keys in some slots of a room.
+def dots(typing, states, width, q, keys, stride, order, count, heads, products, products_width):  # type: ignore[no-untyped-def]
+    """products (heads, products_width) ← q · k, of each head with its keys in `count` ≥ 1 slots, in this order.
 
-    A head fills so many registers. Slots are `stride` bytes apart, and as many are looked at as counted (at least one),
-    in this order.
+    `states` says whether keys are float32 or int8; slots are `stride` bytes apart.
     """
 
     def generate(context, builder, signature, numbers):  # type: ignore[no-untyped-def]
-        _, registers, *others = numbers
-        program = _Dots(builder, room.dtype, *others)
-        program.choose(registers, range(1, _MOST + 1), program.write)
-        return context.get_dummy_value()
+        _, width, *others = numbers
+        program = _Dots(builder, states.dtype, *others)
+        program.choose(width, _HEAD_WIDTHS, program.write)
+        return no_value(context)
 
-    return types.none(room, *[types.int64] * 9), generate
+    return types.none(states, *[types.int64] * 9), generate
 
 
 @intrinsic
-def weigh(  # type: ignore[no-untyped-def]
-    typing, room, registers, weights, values, stride, order, count, next_states, next_order, next_count, y
+def weighted_sum(  # type: ignore[no-untyped-def]
+    typing, states, width, weights, values, stride, order, count, next_states, next_order, next_count, y, factor
 ):
-    """y ← Σ weight · value, of one head, over slots as in `dots`. States that will be looked at next (of one slot at
-    least) are fetched meanwhile."""
+    """y ← factor · Σ weight · value, of one head, over slots as in `dots`. The states that will be read next (of at
+    least one slot) are prefetched meanwhile."""
 
     def generate(context, builder, signature, numbers):  # type: ignore[no-untyped-def]
-        _, registers, *others = numbers
-        program = _Weigh(builder, room.dtype, *others)
-        program.choose(registers, range(1, _MOST + 1), program.write)
-        return context.get_dummy_value()
+        _, width, *others = numbers
+        program = _WeightedSum(builder, states.dtype, *others)
+        program.choose(width, _HEAD_WIDTHS, program.write)
+        return no_value(context)
 
-    return types.none(room, *[types.int64] * 10), generate
+    return types.none(states, *[types.int64] * 10, types.float32), generate
 
 
 class _Slots(NamedTuple):
-    """Slots of a room."""
+    """Slots of a sequence, in an order."""
 
     states: Any
     stride: Any
@@ -173,179 +178,199 @@ class _Slots(NamedTuple):
     count: Any
 
 
-class _OverSlots(_Program):
-    """What goes over slots, whose numbers are of a kind."""
+class _OverSlots(Program):
+    """A loop over slots whose states are of one dtype."""
 
-    def __init__(self, builder: Any, kind: Any, slots: _Slots):
+    def __init__(self, builder: Any, dtype: Any, slots: _Slots):
         super().__init__(builder)
-        self.kind, self.slots, self.bytes = kind, slots, LANES * kind.bitwidth // 8  # of numbers that fill a register
+        self.dtype, self.slots, self.item = dtype, slots, dtype.bitwidth // 8
+
+    @staticmethod
+    def parts(width: int) -> list[tuple[int, int]]:
+        """A head as vectors: (first number, lanes). The last one may be half as long."""
+        return [(first, min(LANES, width - first)) for first in range(0, width, LANES)]
 
     def at(self, slots: _Slots, index: Any) -> Any:
-        """Where the states begin of the slot that comes so late in the order."""
-        slot = self.load(_INDEX, self.sum(slots.order, self.times(index, 8)))
+        """The address of the slot with this index in the order."""
+        slot = self.load(_INT64, self.sum(slots.order, self.times(index, 8)))
         return self.sum(slots.states, self.times(slot, slots.stride))
 
-    def floats(self, address: Any, part: Any) -> Any:
-        """So many registers after an address."""
-        at = self.sum(address, self.times(part, self.bytes))
-        if self.kind is types.float32:
-            return self.load(_FLOATS, at)
-        return self.builder.sitofp(self.load(ir.VectorType(_BYTE, LANES), at), _FLOATS)
+    def floats(self, address: Any, lanes: int) -> Any:
+        """A vector of states, as float32."""
+        floats = ir.VectorType(FLOAT, lanes)
+        if self.dtype is types.float32:
+            return self.load(floats, address)
+        return self.builder.sitofp(self.load(ir.VectorType(_INT8, lanes), address), floats)
 
 
 class _Dots(_OverSlots):
-    def __init__(self, builder: Any, kind: Any, q: Any, keys: Any, stride: Any, order: Any, count: Any, *others: Any):
-        super().__init__(builder, kind, _Slots(keys, stride, order, count))
-        self.q, (self.heads, self.products, self.width) = q, others
+    def __init__(self, builder: Any, dtype: Any, q: Any, keys: Any, stride: Any, order: Any, count: Any, *others: Any):
+        super().__init__(builder, dtype, _Slots(keys, stride, order, count))
+        self.q, (self.heads, self.products, self.products_width) = q, others
 
-    def write(self, registers: int) -> None:
-        def look(index: Any, _: list[Any]) -> Sequence[Any]:
+    def write(self, width: int) -> None:
+        def one_slot(index: Any, _: list[Any]) -> Sequence[Any]:
             keys = self.at(self.slots, index)
-            return self.loop(self.heads, [], lambda head, _: self._compare(keys, index, head, registers))
+            return self.loop(self.heads, [], lambda head, _: self._one_head(keys, index, head, width))
 
-        self.loop(self.slots.count, [], look)
+        self.loop(self.slots.count, [], one_slot)
 
-    def _compare(self, keys: Any, index: Any, head: Any, registers: int) -> Sequence[Any]:
-        total = _ZEROS
-        for each in range(registers):
-            part = self.sum(self.times(head, registers), each)
-            q = self.load(_FLOATS, self.sum(self.q, self.times(part, BYTES)))
-            total = self.plus(total, q, self.floats(keys, part))
-        product = self.call("llvm.vector.reduce.fadd.v16f32", _FLOAT, _FLOAT(0.0), total, flags=_FREELY)
-        place = self.sum(self.times(head, self.width), index)
-        self.store(product, self.sum(self.products, self.times(place, 4)))
+    def _one_head(self, keys: Any, index: Any, head: Any, width: int) -> Sequence[Any]:
+        totals: dict[int, Any] = {}  # by the number of lanes
+        for first, lanes in self.parts(width):
+            number = self.sum(self.times(head, width), first)
+            q = self.load(ir.VectorType(FLOAT, lanes), self.sum(self.q, self.times(number, 4)))
+            k = self.floats(self.sum(keys, self.times(number, self.item)), lanes)
+            totals[lanes] = self.multiply_add(q, k, totals[lanes]) if lanes in totals else self.builder.fmul(q, k)
+        if len(totals) > 1:
+            joined = self.builder.fadd(*self.halves(totals.pop(LANES), _HALF))
+            totals[_HALF] = self.builder.fadd(joined, totals[_HALF])
+        (total,) = totals.values()
+        at = self.sum(self.times(head, self.products_width), index)
+        self.store(self.reduce(total, self.builder.fadd), self.sum(self.products, self.times(at, 4)))
         return []
 
 
-class _Weigh(_OverSlots):
-    def __init__(self, builder: Any, kind: Any, weights: Any, values: Any, stride: Any, order: Any, *others: Any):
-        count, next_states, next_order, next_count, self.y = others
-        super().__init__(builder, kind, _Slots(values, stride, order, count))
+class _WeightedSum(_OverSlots):
+    def __init__(self, builder: Any, dtype: Any, weights: Any, values: Any, stride: Any, order: Any, *others: Any):
+        count, next_states, next_order, next_count, self.y, self.factor = others
+        super().__init__(builder, dtype, _Slots(values, stride, order, count))
         self.weights, self.next = weights, _Slots(next_states, stride, next_order, next_count)
 
-    def write(self, registers: int) -> None:
-        for part, total in enumerate(self.loop(self.slots.count, [_ZEROS] * registers, self._add)):
-            self.store(total, self.sum(self.y, part * BYTES))
+    def write(self, width: int) -> None:
+        parts = self.parts(width)
+        zeros = [ir.Constant(ir.VectorType(FLOAT, lanes), None) for _, lanes in parts]
+        totals = self.loop(self.slots.count, zeros, lambda index, sums: self._add(index, sums, width))
+        for (first, lanes), total in zip(parts, totals, strict=True):
+            self.store(self.builder.fmul(total, self.spread(self.factor, lanes)), self.sum(self.y, first * 4))
 
-    def _add(self, index: Any, sums: list[Any]) -> Sequence[Any]:
+    def _add(self, index: Any, sums: list[Any], width: int) -> Sequence[Any]:
         values = self.at(self.slots, index)
-        weight = self.spread(self.load(_FLOAT, self.sum(self.weights, self.times(index, 4))))
-        self._fetch_next(index, len(sums))
-        return [self.plus(total, weight, self.floats(values, part)) for part, total in enumerate(sums)]
+        weight = self.load(FLOAT, self.sum(self.weights, self.times(index, 4)))
+        self._prefetch_next(index, width)
+        return [
+            self.multiply_add(
+                self.spread(weight, lanes), self.floats(self.sum(values, first * self.item), lanes), total
+            )
+            for (first, lanes), total in zip(self.parts(width), sums, strict=True)
+        ]
 
-    def _fetch_next(self, index: Any, registers: int) -> None:
-        """The states of one slot of the next, or of its last."""
+    def _prefetch_next(self, index: Any, width: int) -> None:
+        """One slot of the next states, or their last."""
         last = self.sum(self.next.count, -1)
         index = self.builder.select(self.builder.icmp_signed("<", index, last), index, last)
         states = self.at(self.next, index)
-        for line in range(0, registers * self.bytes, BYTES):
-            self.fetch(self.sum(states, line))
+        for line in range(0, width * self.item, BYTES):
+            self.prefetch(self.sum(states, line))
 
 
-def knows_tiles(kind: Any) -> bool:
-    """Whether this CPU has the instructions for tiles of such weights, and programs are made for it."""
-    needed = {np.dtype(np.uint8): "+avx512vnni", np.dtype(np.float32): "+avx512f"}[np.dtype(kind)]
-    return needed in cpu_target.target_context.codegen()._tm_features.split(",")
+def has_tiles(dtype: Any) -> bool:
+    """Whether this CPU has the instructions for tiles of such weights: float32, or int8 (shifted to uint8)."""
+    return "avx512vnni" in cpu_features() if np.dtype(dtype) == np.uint8 else multiplies_and_adds()
 
 
 @intrinsic
-def tile(typing, panels, rows, x, panel, steps, ahead, sums, scales, how, y):  # type: ignore[no-untyped-def]
-    """y ← X W + b, as `how` says, for 1 to 6 rows of X and a panel of W: see sixfold/products.py.
+def tile(typing, panels, rows, x, panel, steps, ahead, sums, scales, mode, y):  # type: ignore[no-untyped-def]
+    """y ← X W + b, by `mode`, for 1 to 6 rows of X and a panel of W: see sixfold/products.py.
 
-    x and y are (address, bytes from row to row). Each step takes 4 bytes of each row, 256 of the panel, and fetches 64
-    that will be read soon. Of whole numbers, `sums` are what those of each row begin with, and `scales` are the largest
-    number of each row, and what stands for 1 of each output; then, and for floats alone, a bias.
+    x and y are (address, bytes from row to row). Each step takes 4 bytes of each row and a vector of the panel for each
+    vector of sums, and prefetches 64 bytes `ahead`. For int8, `sums` are the first values of the sums of each row, and
+    `scales` are the largest number of each row, and the scale of each output; then, and for float32 alone, the bias.
     """
 
     def generate(context, builder, signature, numbers):  # type: ignore[no-untyped-def]
         _, rows, *others = numbers
-        program = (_Tile if panels.dtype == types.float32 else _WholeTile)(builder, *others)
-        program.choose(rows, range(1, TALL + 1), program.write)
-        return context.get_dummy_value()
+        program = (_Tile if panels.dtype == types.float32 else _Int8Tile)(builder, *others)
+        program.choose(rows, range(1, TILE_ROWS + 1), program.write)
+        return no_value(context)
 
     one, two, three = types.int64, types.UniTuple(types.int64, 2), types.UniTuple(types.int64, 3)
     return types.none(panels, one, two, one, one, one, one, three, one, two), generate
 
 
-class _Tile(_Program):
+class _Tile(Program):
     """Of float32."""
 
     def __init__(
-        self, builder: Any, x: Any, panel: Any, steps: Any, ahead: Any, sums: Any, scales: Any, how: Any, y: Any
+        self, builder: Any, x: Any, panel: Any, steps: Any, ahead: Any, sums: Any, scales: Any, mode: Any, y: Any
     ):
         super().__init__(builder)
         self.panel, self.steps, self.ahead, self.first_sums = panel, steps, ahead, sums
         (self.x, self.x_stride), (self.y, self.y_stride) = (self._each(pair, 2) for pair in (x, y))
         self.largest, self.scale, self.bias = self._each(scales, 3)
-        self.adding, positive = (self._has(how, each) for each in (ADD, POSITIVE))
-        self.least = self.spread(builder.select(positive, _FLOAT(0.0), _FLOAT(-math.inf)))
+        self.adds, relu = (self._has(mode, each) for each in (ADD, RELU))
+        self.least = self.spread(builder.select(relu, FLOAT(0.0), FLOAT(-math.inf)))
 
-    def write(self, tall: int) -> None:
-        places = [(row, part) for row in range(tall) for part in range(_ACROSS)]
-        sums = self.loop(self.steps, [self._begun(*place) for place in places], self._go_on)
-        for place, total in zip(places, sums, strict=True):
-            value = self._meaning(total, *place)
-            less = self.builder.fcmp_ordered("<", value, self.least)  # what is no number is not, and stays so
-            self.store(self.builder.select(less, self.least, value), self._at(*place))
+    def write(self, rows: int) -> None:
+        parts = [(row, part) for row in range(rows) for part in range(_TILE_VECTORS)]
+        sums = self.loop(self.steps, [self._first(*part) for part in parts], self._step)
+        for part, total in zip(parts, sums, strict=True):
+            value = self._result(total, *part)
+            less = self.builder.fcmp_ordered("<", value, self.least)  # false for NaN, which passes through
+            self.store(self.builder.select(less, self.least, value), self._address(*part))
 
-    def _go_on(self, step: Any, sums: list[Any]) -> Sequence[Any]:
+    def _step(self, step: Any, sums: list[Any]) -> Sequence[Any]:
         """Add the products of one step."""
-        self.fetch(self.sum(self.ahead, self.times(step, BYTES)))
-        weights = self.sum(self.panel, self.times(step, _ACROSS * BYTES))
-        column = [self._load_many(weights, part) for part in range(_ACROSS)]
-        lines = [sums[first : first + _ACROSS] for first in range(0, len(sums), _ACROSS)]
+        self.prefetch(self.sum(self.ahead, self.times(step, BYTES)))
+        weights = self.sum(self.panel, self.times(step, _TILE_VECTORS * BYTES))
+        column = [self._load_vector(weights, part) for part in range(_TILE_VECTORS)]
+        lines = [sums[first : first + _TILE_VECTORS] for first in range(0, len(sums), _TILE_VECTORS)]
         now: list[Any] = []
         for row, line in enumerate(lines):
             at = self.sum(self.x, self.times(self.x_stride, row), self.times(step, 4))
-            factor = self.spread(self._load_one(at))
-            now += [self.plus(total, weight, factor) for total, weight in zip(line, column, strict=True)]
+            factor = self.spread(self._load_number(at))
+            now += [self._product(weight, factor, total) for total, weight in zip(line, column, strict=True)]
         return now
 
-    def _at(self, row: int, part: int) -> Any:
+    def _product(self, weight: Any, factor: Any, total: Any) -> Any:
+        return self.multiply_add(weight, factor, total)
+
+    def _address(self, row: int, part: int) -> Any:
         return self.sum(self.y, self.times(self.y_stride, row), part * BYTES)
 
     def _before(self, row: int, part: int) -> Any:
-        """What is added to."""
-        return self.builder.select(self.adding, self.load(_FLOATS, self._at(row, part)), _ZEROS)
+        """y as it was, if it is added to; else zeros."""
+        zeros = ir.Constant(FLOATS, None)
+        return self.builder.select(self.adds, self.load(FLOATS, self._address(row, part)), zeros)
 
-    def _begun(self, row: int, part: int) -> Any:
+    def _first(self, row: int, part: int) -> Any:
         return self._before(row, part)
 
-    def _meaning(self, total: Any, row: int, part: int) -> Any:
-        return self.builder.fadd(total, self._load_many(self.bias, part))
+    def _result(self, total: Any, row: int, part: int) -> Any:
+        return self.builder.fadd(total, self._load_vector(self.bias, part))
 
-    def _load_many(self, address: Any, part: int) -> Any:
-        return self.load(_FLOATS, self.sum(address, part * BYTES))
+    def _load_vector(self, address: Any, part: int) -> Any:
+        return self.load(FLOATS, self.sum(address, part * BYTES))
 
-    def _load_one(self, address: Any) -> Any:
-        return self.load(_FLOAT, address)
+    def _load_number(self, address: Any) -> Any:
+        return self.load(FLOAT, address)
 
     def _each(self, numbers: Any, count: int) -> list[Any]:
         return [self.builder.extract_value(numbers, index) for index in range(count)]
 
-    def _has(self, how: Any, way: int) -> Any:
-        return self.builder.icmp_signed("!=", self.builder.and_(how, _INDEX(way)), _INDEX(0))
+    def _has(self, mode: Any, bit: int) -> Any:
+        return self.builder.icmp_signed("!=", self.builder.and_(mode, _INT64(bit)), _INT64(0))
 
 
-class _WholeTile(_Tile):
-    """Of whole numbers of 8 bits, four at a step."""
+class _Int8Tile(_Tile):
+    """Of int8, four inputs per step."""
 
-    def plus(self, total: Any, weights: Any, factor: Any) -> Any:
-        return self.call("llvm.x86.avx512.vpdpbusd.512", _SUMS, total, weights, factor)
+    def _product(self, weight: Any, factor: Any, total: Any) -> Any:
+        return self.call("llvm.x86.avx512.vpdpbusd.512", INT32S, total, weight, factor)
 
-    def _begun(self, row: int, part: int) -> Any:
-        return self.spread(self.load(_SUM, self.sum(self.first_sums, row * 4)))
+    def _first(self, row: int, part: int) -> Any:
+        return self.spread(self.load(INT32, self.sum(self.first_sums, row * 4)))
 
-    def _meaning(self, total: Any, row: int, part: int) -> Any:
+    def _result(self, total: Any, row: int, part: int) -> Any:
         """In the order of `kernels.rescale`, and so to the same bits."""
-        scale, bias = (self.load(_FLOATS, self.sum(each, part * BYTES)) for each in (self.scale, self.bias))
-        largest = self.spread(self.load(_FLOAT, self.sum(self.largest, row * 4)))
-        value = self.builder.fmul(self.builder.sitofp(total, _FLOATS), scale)
+        scale, bias = (self.load(FLOATS, self.sum(each, part * BYTES)) for each in (self.scale, self.bias))
+        largest = self.spread(self.load(FLOAT, self.sum(self.largest, row * 4)))
+        value = self.builder.fmul(self.builder.sitofp(total, FLOATS), scale)
         value = self.builder.fadd(self.builder.fmul(value, largest), bias)
         return self.builder.fadd(value, self._before(row, part))
 
-    def _load_many(self, address: Any, part: int) -> Any:
-        return self.load(_SUMS, self.sum(address, part * BYTES))
+    def _load_vector(self, address: Any, part: int) -> Any:
+        return self.load(INT32S, self.sum(address, part * BYTES))
 
-    def _load_one(self, address: Any) -> Any:
-        return self.load(_SUM, address)
+    def _load_number(self, address: Any) -> Any:
+        return self.load(INT32, address)

@@ -67,8 +67,8 @@ def test_all_but_the_maps_is_in_double_precision_and_a_changed_model_is_made_ane
         model.decoder.layers[0].feed_forward.inner.weight[0, 0] += 1
     again = int8.quantised(model)
     assert again is not small
-    whole = (each.decoder.layers[0].feed_forward.inner.matrix.whole for each in (small, again))
-    assert not torch.equal(*whole)
+    int8s = (each.decoder.layers[0].feed_forward.inner.matrix.int8 for each in (small, again))
+    assert not torch.equal(*int8s)
 
 
 def test_many_rows_are_multiplied_by_another_engine_to_the_same_bits():

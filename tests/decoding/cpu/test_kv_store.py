@@ -4,41 +4,41 @@ import numpy as np
 import pytest
 import torch
 
-from sixfold.decoding.cpu import kv_store
-from sixfold.decoding.cpu.kv_store import Attic, Shelf, make_room
+from sixfold.decoding.cpu.kv_store import BufferPool, KVStore, LayerKV
 
 
-def shelf(*lengths, heads=(1, 1)):
+def store(*lengths, heads=(1, 1)):
     """Sentences of these lengths, whose memory says which they are."""
-    attic = Attic()
-    memory = make_room(attic, len(lengths), max(lengths), heads, whole=False)
-    memory[0][:] = np.array(lengths, np.float32)[:, None, None, None, None]
-    return Shelf.empty([memory], [make_room(attic, len(lengths), 0, heads, whole=False)], np.array(lengths), attic)
+    pool = BufferPool()
+    memory = LayerKV.make(pool, len(lengths), max(lengths), heads, int8=False)
+    memory.states.array[:] = np.array(lengths, np.float32)[:, None, None, None, None]
+    past = LayerKV.make(pool, len(lengths), 0, heads, int8=False)
+    return KVStore.empty([memory], [past], np.array(lengths), pool)
 
 
 def say(state, *words):
     """Each hypothesis says a number, which is laid where its keys and values would be."""
-    news = state.add(np.ones((len(words), 1), bool))
-    (room, _), said = state.past[0], np.array(words, np.float32)
-    room[news.past.home, news.slot] = said[:, None, None, None]
-    return news
+    new = state.add(np.ones((len(words), 1), bool))
+    states, said = state.past[0].states.array, np.array(words, np.float32)
+    states[new.past.sequence, new.slot] = said[:, None, None, None]
+    return new
 
 
 def told(state):
     """What each hypothesis has said."""
-    rooms, width = state.past[0][0], state.width
+    states, width = state.past[0].states.array, state.width
     return [
-        rooms[state.home[row // width], state.order[row, :count], 0, 0, 0].tolist()
+        states[state.sequence[row // width], state.order[row, :count], 0, 0, 0].tolist()
         for row, count in enumerate(state.count)
     ]
 
 
 def remembered(state):
-    return [state.memory[0][0][home, 0, 0, 0, 0] for home in state.home]
+    return [state.memory[0].states.array[sequence, 0, 0, 0, 0] for sequence in state.sequence]
 
 
 def test_hypotheses_fork_and_keep_their_past():
-    state = shelf(3, 2).select(torch.tensor([[0, 0], [1, 1]]))
+    state = store(3, 2).select(torch.tensor([[0, 0], [1, 1]]))
     say(state, 1, 2, 3, 4)
     state = state.select(torch.tensor([[0, 0], [3, 2]]))
     say(state, 5, 6, 7, 8)
@@ -50,25 +50,25 @@ def test_hypotheses_fork_and_keep_their_past():
 
 
 def test_positions_and_slots_by_hand():
-    state = shelf(3).select(torch.tensor([[0, 0]]))
+    state = store(3).select(torch.tensor([[0, 0]]))
     first, second = say(state, 1, 2), say(state, 3, 4)
     assert first.position.tolist() == [0, 0]
     assert second.position.tolist() == [1, 1]
     assert [first.slot.tolist(), second.slot.tolist()] == [[0, 1], [2, 3]]
-    assert second.past.seen.tolist() == [2, 2]
-    assert second.memory.seen.tolist() == [3, 3]
+    assert second.past.visible.tolist() == [2, 2]
+    assert second.memory.visible.tolist() == [3, 3]
 
 
 def test_padding_is_not_laid():
-    state = shelf(1, 1)
-    news = state.add(np.array([[False, True, True], [True, True, True]]))
-    assert news.position.tolist() == [0, 1, 0, 1, 2]
+    state = store(1, 1)
+    new = state.add(np.array([[False, True, True], [True, True, True]]))
+    assert new.position.tolist() == [0, 1, 0, 1, 2]
     assert state.count.tolist() == [2, 3]
     assert say(state, 1, 2).position.tolist() == [2, 3]
 
 
 def test_others_take_free_places_and_further_ones_follow():
-    state, other = shelf(1, 2, 3), shelf(4, 5)
+    state, other = store(1, 2, 3), store(4, 5)
     say(state, 1, 2, 3)
     state = state.join(other, [1])
     say(state, 4, 5, 6, 7)
@@ -80,14 +80,14 @@ def test_others_take_free_places_and_further_ones_follow():
 def test_in_any_coming_and_going_everybody_keeps_what_they_said(seed):
     chance, width = np.random.default_rng(seed), 1 + seed % 3
     wide = [list(range(width))]
-    next_name, rooms = 1, list[int]()
+    next_name, sizes = 1, list[int]()
 
     def newcomers():
         nonlocal next_name
         number = int(chance.integers(1, 6))
         names = list(range(next_name, next_name + number))
         next_name += number
-        return shelf(*names).select(torch.arange(number)[:, None].expand(-1, width)), names
+        return store(*names).select(torch.arange(number)[:, None].expand(-1, width)), names
 
     state, names = newcomers()
     texts = [[] for _ in range(len(names) * width)]
@@ -109,22 +109,22 @@ def test_in_any_coming_and_going_everybody_keeps_what_they_said(seed):
                 texts[place * width : (place + 1) * width] = [[] for _ in range(width)]
         assert told(state) == texts
         assert remembered(state) == names
-        rooms.append(state.past[0][0].size)
-    assert rooms[-1] <= 40 * 200 * 2
+        sizes.append(state.past[0].states.array.size)
+    assert sizes[-1] <= 40 * 200 * 2
 
 
-def test_room_is_given_back():
-    state = shelf(500)
+def test_a_store_shrinks_after_a_long_text():
+    state = store(500)
     for word in range(400):
         say(state, word)
-    state = state.join(shelf(*[2] * 30), [0])
-    homes, slots = state.past[0][0].shape[:2]
-    assert homes * slots < 2000
-    assert state.memory[0][0].shape[1] < 20
+    state = state.join(store(*[2] * 30), [0])
+    sequences, slots = state.past[0].states.array.shape[:2]
+    assert sequences * slots < 2000
+    assert state.memory[0].states.array.shape[1] < 20
 
 
-def test_a_sentence_that_is_chosen_twice_has_two_homes():
-    state = shelf(3, 4)
+def test_a_sentence_that_is_chosen_twice_has_two_sequences():
+    state = store(3, 4)
     say(state, 1, 2)
     state = state.select(torch.tensor([[1], [1], [0]]))
     say(state, 3, 4, 5)
@@ -132,28 +132,8 @@ def test_a_sentence_that_is_chosen_twice_has_two_homes():
 
 
 def test_what_cannot_be():
-    state = shelf(1, 1)
+    state = store(1, 1)
     with pytest.raises(ValueError, match="different sentences"):
         state.select(torch.tensor([[0, 1]]))
     with pytest.raises(ValueError, match="2 hypotheses per sentence here, 1 there"):
-        state.select(torch.tensor([[0, 0], [1, 1]])).join(shelf(1))
-
-
-def test_memory_is_used_again_when_nobody_has_it_any_more(monkeypatch):
-    monkeypatch.setattr(kv_store, "_WORTH_KEEPING", 64)
-    monkeypatch.setattr(kv_store, "_KEPT", 2000)
-    attic = Attic()
-    first = attic.take((10, 10), np.float32)
-    where, part = first.ctypes.data, first[3]
-    assert attic.take((100,), np.int32).ctypes.data != where  # somebody has it
-    del first
-    assert attic.take((100,), np.int32).ctypes.data != where  # a part of it
-    del part
-    again = attic.take((300,), np.int8)
-    assert (again.ctypes.data, again.shape, again.dtype) == (where, (300,), np.int8)
-    del again
-    assert attic.take((99,), np.int8).ctypes.data != where  # it is too good for so little
-    for size in (1700, 1800, 1900):
-        attic.take((size,), np.int8)
-    assert where not in [paper.ctypes.data for paper in attic._papers]  # others came, and it was not kept
-    assert sum(map(len, attic._papers)) <= 2000 + 1900
+        state.select(torch.tensor([[0, 0], [1, 1]])).join(store(1))

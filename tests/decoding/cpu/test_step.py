@@ -96,7 +96,7 @@ def test_long_sources_are_read_as_short_ones_and_nobody_notices(method, monkeypa
         read = []
         for long in (1, 100):
             monkeypatch.setattr(fused, "LONG", long)
-            read.append(FusedStep(exact).begin([job.source]).memory[0][0])
+            read.append(FusedStep(exact).begin([job.source]).memory[0].states.array)
         np.testing.assert_allclose(*read, rtol=0, atol=1e-5)
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sixfold.decoding.cpu.kernels import _STRETCH as STRETCH
+from sixfold.decoding.cpu.kernels import _BLOCK as BLOCK
 from sixfold.decoding.search.topk import top
 
 
@@ -25,9 +25,9 @@ def test_several_of_one_stretch():
 
 
 def test_the_first_of_equals():
-    scores = torch.zeros(1, 20 * STRETCH)
-    scores[0, [3 * STRETCH + 5, 3 * STRETCH + 9, 7 * STRETCH]] = 1.0
-    assert top(scores, 1).indices.tolist() == [[3 * STRETCH + 5]]
+    scores = torch.zeros(1, 20 * BLOCK)
+    scores[0, [3 * BLOCK + 5, 3 * BLOCK + 9, 7 * BLOCK]] = 1.0
+    assert top(scores, 1).indices.tolist() == [[3 * BLOCK + 5]]
 
 
 def test_forbidden_words_come_last_and_filling_never():
