@@ -22,37 +22,43 @@ if TYPE_CHECKING:
     from sixfold.bench.report import Table
 
 
+What = Annotated[
+    str, typer.Argument(metavar="[RUN or RECIPE]", help="A run's directory, or a recipe: its name, or a YAML file.")
+]
+Only = Annotated[str, typer.Option("--only", metavar="NAMES", help="Of training, decoding, length.")]
+Seconds = Annotated[float, typer.Option("--seconds", help="About how long all sections together may take.")]
+Rounds = Annotated[int, typer.Option("--rounds", help="At most so many rounds, in each of which all run.")]
+Threads = Annotated[int | None, typer.Option("--threads", help="Of PyTorch [default: OMP_NUM_THREADS, or all cores]")]
+Steps = Annotated[int, typer.Option("--steps", help="training: batches of a timing.")]
+Sentences = Annotated[int, typer.Option("--sentences", help="decoding: at most so many.")]
+TextFile = Annotated[
+    Path | None, typer.Option("--file", metavar="FILE", help="decoding: sentences [default: the run's test text]")
+]
+Beams = Annotated[str, typer.Option("--beams", metavar="NUMBERS", help="decoding: beam sizes; 1: greedy.")]
+Ways = Annotated[str, typer.Option("--ways", metavar="NAMES", help="decoding: sentences by the batch, or each alone.")]
+Precisions = Annotated[str, typer.Option("--precisions", metavar="NAMES", help="decoding: of float32, int8.")]
+Peers = Annotated[
+    str, typer.Option("--peers", metavar="NAMES", help="all (that are installed), none, or names of libraries.")
+]
+JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write everything to a file.")]
+
+
 @app.command(cls=Sectioned)
 @configured()
 def bench(
-    what: Annotated[
-        str, typer.Argument(metavar="[RUN or RECIPE]", help="A run's directory, or a recipe: its name, or a YAML file.")
-    ] = "pronounce",
-    only: Annotated[
-        str, typer.Option("--only", metavar="NAMES", help="Of training, decoding, length.")
-    ] = "training,decoding,length",
-    seconds: Annotated[float, typer.Option("--seconds", help="About how long all sections together may take.")] = 300.0,
-    rounds: Annotated[int, typer.Option("--rounds", help="At most so many rounds, in each of which all run.")] = 10,
-    threads: Annotated[
-        int | None, typer.Option("--threads", help="Of PyTorch [default: OMP_NUM_THREADS, or all cores]")
-    ] = None,
-    steps: Annotated[int, typer.Option("--steps", help="training: batches of a timing.")] = 4,
-    sentences: Annotated[int, typer.Option("--sentences", help="decoding: at most so many.")] = 1000,
-    file: Annotated[
-        Path | None, typer.Option("--file", metavar="FILE", help="decoding: sentences [default: the run's test text]")
-    ] = None,
-    beams: Annotated[str, typer.Option("--beams", metavar="NUMBERS", help="decoding: beam sizes; 1: greedy.")] = "1,4",
-    ways: Annotated[
-        str, typer.Option("--ways", metavar="NAMES", help="decoding: sentences by the batch, or each alone.")
-    ] = "batch,alone",
-    precisions: Annotated[
-        str, typer.Option("--precisions", metavar="NAMES", help="decoding: of float32, int8.")
-    ] = "float32,int8",
-    peers: Annotated[
-        str,
-        typer.Option("--peers", metavar="NAMES", help="all (that are installed), none, or names of libraries."),
-    ] = "all",
-    out: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write everything to a file.")] = None,
+    what: What = "pronounce",
+    only: Only = "training,decoding,length",
+    seconds: Seconds = 300.0,
+    rounds: Rounds = 10,
+    threads: Threads = None,
+    steps: Steps = 4,
+    sentences: Sentences = 1000,
+    file: TextFile = None,
+    beams: Beams = "1,4",
+    ways: Ways = "batch,alone",
+    precisions: Precisions = "float32,int8",
+    peers: Peers = "all",
+    out: JsonFile = None,
     modify: Modify = None,
     imports: Import = None,
     *,
@@ -70,7 +76,7 @@ def bench(
     """
     from sixfold.bench import options
 
-    wishes = options.BenchOptions(
+    asked = options.BenchOptions(
         only=options.names(only),
         rounds=rounds,
         steps=steps,
@@ -90,10 +96,9 @@ def bench(
         from sixfold.bench.report import bench as measure
         from sixfold.bench.subject import opened
 
-        if threads is None:
-            wishes = replace(wishes, threads=options.usual_threads())
+        asked = asked if threads is not None else replace(asked, threads=options.usual_threads())
         with opened(what, settings, modify or [], [str(each) for each in imports or []]) as subject:
-            report = measure(subject, wishes, _progress)
+            report = measure(subject, asked, _progress)
         tell("", done=False)
         try:
             _report(report)

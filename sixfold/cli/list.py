@@ -17,6 +17,7 @@ from sixfold.core.names import did_you_mean
 from sixfold.terminal import console, table
 
 if TYPE_CHECKING:
+    from sixfold.modifications._index import Entry
     from sixfold.narang.counts import Counted
 
 
@@ -27,12 +28,8 @@ def list_modifications(
     as_json: AsJson = False,
 ) -> None:
     """List the modifications; with NAME, show its page."""
-    from sixfold.modifications._index import entries
-
     import_parts(imports)
-    known = entries(registered=bool(imports))
-    if name and name not in known:
-        known = entries(registered=True)
+    known = _known(name, registered=bool(imports))
     if name and name not in known:
         raise ValueError(f"there is no modification {name!r}{did_you_mean(name, known)}; `sixfold list` shows all")
     found = [known[name]] if name else list(known.values())
@@ -45,6 +42,18 @@ def list_modifications(
         for entry in found:
             rows.add_row(*map(Text, (entry.name, ", ".join(entry.slots), entry.summary, entry.paper or "")))
         console().print(rows)
+
+
+def _known(name: str | None, registered: bool) -> dict[str, Entry]:
+    """What the index knows; what is registered, if that is asked for or the index does not know a name."""
+    from sixfold.modifications._index import entries
+
+    known = None if registered else entries()
+    if known is None or (name and name not in known):
+        from sixfold.modifications._pages import registered_entries
+
+        return registered_entries()
+    return known
 
 
 @app.command(cls=Sectioned)

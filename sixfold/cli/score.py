@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -42,35 +42,45 @@ class ScoreInput(NamedTuple):
     references: Sequence[Sequence[str]]
 
 
+Inputs = Annotated[
+    list[Path] | None, typer.Argument(metavar="[RUN] [FILE]...", help="A run; further files of references.")
+]
+Hypotheses = Annotated[File, typer.Option("--hyp", metavar="FILE", help="Texts to score, line by line.")]
+References = Annotated[
+    list[Path] | None, typer.Option("--ref", metavar="FILE", help="What is right, line by line; may be several.")
+]
+SourceFile = Annotated[File, typer.Option("--source-file", metavar="FILE", help="What the run reads.")]
+TargetFile = Annotated[File, typer.Option("--target-file", metavar="FILE", help="Texts whose likelihood is asked for.")]
+AskLikelihood = Annotated[
+    bool, typer.Option("--likelihood", help="Log-probability and perplexity of each line of --target-file.")
+]
+OwnPart = Annotated[
+    Literal["test", "valid"], typer.Option("--part", help="Without files: which part of the run's own text.")
+]
+Metrics = Annotated[
+    str | None,
+    typer.Option("--metric", metavar="NAMES", help="With commas between [default: bleu,chrf,ter; a run's own]"),
+]
+Rival = Annotated[
+    File,
+    typer.Option("--compare", metavar="FILE or RUN", help="Which is better: this, or other texts or another run?"),
+]
+Kept = Annotated[File, typer.Option("--out", metavar="FILE", help="Keep what the run wrote.")]
+
+
 @app.command(cls=Sectioned)
 @configured("decoding")
 def score(
-    files: Annotated[
-        list[Path] | None, typer.Argument(metavar="[RUN] [FILE]...", help="A run; further files of references.")
-    ] = None,
-    hyp: Annotated[File, typer.Option("--hyp", metavar="FILE", help="Texts to score, line by line.")] = None,
-    ref: Annotated[
-        list[Path] | None, typer.Option("--ref", metavar="FILE", help="What is right, line by line; may be several.")
-    ] = None,
-    source_file: Annotated[File, typer.Option("--source-file", metavar="FILE", help="What the run reads.")] = None,
-    target_file: Annotated[
-        File, typer.Option("--target-file", metavar="FILE", help="Texts whose likelihood is asked for.")
-    ] = None,
-    likelihood: Annotated[
-        bool, typer.Option("--likelihood", help="Log-probability and perplexity of each line of --target-file.")
-    ] = False,
-    part: Annotated[
-        Literal["test", "valid"], typer.Option("--part", help="Without files: which part of the run's own text.")
-    ] = "test",
-    metric: Annotated[
-        str | None,
-        typer.Option("--metric", metavar="NAMES", help="With commas between [default: bleu,chrf,ter; a run's own]"),
-    ] = None,
-    compare: Annotated[
-        File,
-        typer.Option("--compare", metavar="FILE or RUN", help="Which is better: this, or other texts or another run?"),
-    ] = None,
-    out: Annotated[File, typer.Option("--out", metavar="FILE", help="Keep what the run wrote.")] = None,
+    files: Inputs = None,
+    hyp: Hypotheses = None,
+    ref: References = None,
+    source_file: SourceFile = None,
+    target_file: TargetFile = None,
+    likelihood: AskLikelihood = False,
+    part: OwnPart = "test",
+    metric: Metrics = None,
+    compare: Rival = None,
+    out: Kept = None,
     device: Device = "auto",
     imports: Import = None,
     as_json: AsJson = False,
@@ -88,36 +98,35 @@ def score(
     """
     run = None if hyp is not None or not files else files[0]
     refs = [*(ref or []), *((files or []) if run is None else (files or [])[1:])]
-    named: dict[str, Any] = {
-        "--source-file": source_file,
-        "--target-file": target_file,
-        "--likelihood": likelihood,
-        "--out": out,
-    }
+    named = {"--source-file": source_file, "--target-file": target_file, "--likelihood": likelihood, "--out": out}
     with ending_well():
         rival = compare if compare is not None and compare.is_dir() else None
         check_files(out, hyp, source_file, target_file, None if rival else compare, *refs)
         if run is None:
-            not_with("--hyp", {name for name, value in {**named, **settings}.items() if value})
-            not_with("--hyp: texts compare with texts", {f"--compare {rival}, a run,"} if rival else set())
+            _refuse("--hyp", {**named, **settings})
+            _refuse("--hyp: texts compare with texts", {f"--compare {rival}, a run,": rival})
             texts = _read_texts(hyp, refs)
             _report(texts, _bearable(_find(metric, ()), texts, metric), _read_other(compare, texts), as_json)
             return
         scored = _Scored(run, device, imports, settings)
+        texts_only = {"--ref": refs, "--compare": compare, "--metric": metric}
         if likelihood:
-            given = {"--ref": refs, "--compare": compare, "--metric": metric, "--out": out}
-            not_with("--likelihood", {name for name, value in given.items() if value})
+            _refuse("--likelihood", {**texts_only, "--out": out})
             _report_likelihood(scored, source_file, target_file, as_json)
         elif scored.config.model.kind == "decoder_only":
-            given = {**named, "--ref": refs, "--compare": compare, "--metric": metric}
-            not_with("a language model, but for --target-file with --likelihood", {n for n, v in given.items() if v})
+            _refuse("a language model, but for --target-file with --likelihood", {**named, **texts_only})
             _report_facts(scored.own_loss(part), as_json)
         else:
-            not_with("a run, but with --likelihood", {"--target-file"} if target_file else set())
+            _refuse("a run, but with --likelihood", {"--target-file": target_file})
             metrics = _find(metric, scored.own_metrics())
             other = None if rival is None else _Scored(rival, device, None, settings)
             texts, others = _decoded(scored, other, scored.asked(source_file, refs, part), out)
             _report(texts, _bearable(metrics, texts, metric), others or _read_other(compare, texts), as_json)
+
+
+def _refuse(what: str, given: Mapping[str, Any]) -> None:
+    """Options that do not go with `what`, if any was given."""
+    not_with(what, {name for name, value in given.items() if value})
 
 
 def _find(names: str | None, own: Sequence[str]) -> list[Metric]:

@@ -1,7 +1,7 @@
 """What `sixfold list` shows, without torch: an index of the modifications, which `make docs` writes.
 
 The registry is the truth; a test compares the two. Where a module was added or removed since the index was written,
-the registry is asked, which imports torch.
+it is of no use, and the registry must be asked, which imports torch.
 """
 
 from __future__ import annotations
@@ -27,13 +27,11 @@ class Entry:
     page: str
 
 
-def entries(*, registered: bool = False) -> dict[str, Entry]:
-    """All modifications by name; `registered`: those of the user's own as well, for which torch is imported."""
-    index = None if registered else _read()
-    if index is None:
-        from sixfold.modifications._pages import registered_entries
-
-        return registered_entries()
+def entries() -> dict[str, Entry] | None:
+    """All modifications of sixfold by name; None if the index is not of the modules that are here."""
+    index: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
+    if index.get("modules") != _modules():
+        return None
     return {each["name"]: Entry(**each) for each in index["entries"]}
 
 
@@ -41,12 +39,6 @@ def as_text(known: dict[str, Entry]) -> str:
     """The content of the index file."""
     listed = {"modules": _modules(), "entries": [asdict(entry) for entry in known.values()]}
     return json.dumps(listed, indent=1, ensure_ascii=False) + "\n"
-
-
-def _read() -> dict[str, Any] | None:
-    """The index; None if it is not of the modules that are here."""
-    index: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
-    return index if index.get("modules") == _modules() else None
 
 
 def _modules() -> list[str]:

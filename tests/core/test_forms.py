@@ -204,7 +204,7 @@ def test_the_fast_step_computes_what_the_model_does(part):
     """By the form where there is one, else by the part itself."""
     model = small_model(modifications=(fills(feed_forward=part),), dtype=torch.float32)
     step, slow = FusedStep(model), ModelStep(model)
-    assert (step.layers[0].inner is not None) == (part is Own)
+    assert (step.layers[0].fused_feed_forward is not None) == (part is Own)
     ids, sources = torch.tensor([[1], [1]]), [[5, 9, 7, 2], [8, 2]]
     fast, plain = (s(ids, s.begin(sources)) for s in (step, slow))
     assert_close(fast.scores - fast.log_z[:, None], plain.scores - plain.log_z[:, None], within=2e-5)

@@ -201,7 +201,8 @@ def _exponentiate(weights, count, times, shares):  # type: ignore[no-untyped-def
         fill_vector(_address(weights, h) + 4 * count, float32(_HIDDEN))
         shares[h] = times * vector_max(_address(weights, h), number)
     for h in range(len(weights)):
-        shares[h] = float32(1) / vector_exponentiate(_address(weights, h), number, times, shares[h])
+        total = vector_exponentiate(_address(weights, h), number, times, shares[h])
+        shares[h] = float32(1) / total if count > 0 else float32(0)  # a row that sees nothing gets zeros
 
 
 @part
