@@ -19,7 +19,7 @@ docs: .venv/ready
 	$(BIN)/python -m sixfold.modifications._pages docs/modifications
 
 .venv/ready: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sixfold needs Python 3.11 or newer; say make PYTHON=python3.11 …")'
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "sixfold was tried with Python 3.11 only; say make PYTHON=python3.11 …")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
