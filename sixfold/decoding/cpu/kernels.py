@@ -201,8 +201,7 @@ def _exponentiate(weights, count, times, shares):  # type: ignore[no-untyped-def
         fill_vector(_address(weights, h) + 4 * count, float32(_HIDDEN))
         shares[h] = times * vector_max(_address(weights, h), number)
     for h in range(len(weights)):
-        total = vector_exponentiate(_address(weights, h), number, times, shares[h])
-        shares[h] = float32(1) / total if count > 0 else float32(0)  # a row that sees nothing gets zeros
+        shares[h] = float32(1) / vector_exponentiate(_address(weights, h), number, times, shares[h])
 
 
 @part
@@ -224,8 +223,9 @@ def _collect(weights, shares, states, sequence, values, order, at, count, follow
             for j in range(count):
                 for c in range(width):
                     y[row, h, c] += weights[h, j] * float32(states[sequence, order[at, j], values, h, c])
-            for c in range(width):
-                y[row, h, c] *= shares[h]
+            if count > 0:
+                for c in range(width):
+                    y[row, h, c] *= shares[h]
 
 
 @kernel
