@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -36,10 +38,11 @@ def describe_run(run: Run) -> dict[str, Any]:
     if config is not None:
         about = _about(run)
         records = list(run.records())
-        described["data"] = _data(config, about)
-        described["progress"] = _progress(run, config, records)
-        described["best"] = _best(config, records)
-        described["weights"] = _weights(config, described)
+        with _damage(directory):
+            described["data"] = _data(config, about)
+            described["progress"] = _progress(run, config, records)
+            described["best"] = _best(config, records)
+            described["weights"] = _weights(config, described)
         described["versions"], described["machine"] = about.get("versions"), about.get("machine")
         described["problem"] = about.get("problem")
     return described
@@ -168,6 +171,22 @@ def _weights(config: Config, described: Mapping[str, Any]) -> dict[str, Any] | N
 
 def table_of(described: Mapping[str, Any]) -> Table:
     """The same for people."""
+    with _damage(described["directory"]):
+        return facts(*_rows(described))
+
+
+@contextmanager
+def _damage(directory: str | Path) -> Iterator[None]:
+    """Say of values that are missing or of another kind where they came from."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(
+            f"log.jsonl or run.json in {directory} is damaged: it holds other values ({error!r})"
+        ) from None
+
+
+def _rows(described: Mapping[str, Any]) -> list[tuple[str, Any]]:
     model, data = described.get("model"), described.get("data")
     rows: list[tuple[str, Any]] = [("directory", described["directory"]), ("state", state(described))]
     if model is not None:
@@ -177,7 +196,7 @@ def table_of(described: Mapping[str, Any]) -> Table:
         if described["best"] is None and described["weights"] is not None:
             rows.append(("weights", f"of step {described['weights']['step']:,}: {described['weights']['why']}"))
         rows.append(("problem", described["problem"]))
-    return facts(*rows)
+    return rows
 
 
 def state(described: Mapping[str, Any]) -> str:

@@ -47,7 +47,7 @@ class BenchOptions:
             given = getattr(self, name)
             for value in given if name == "beams" else (given,):
                 if not 1 <= value <= most:
-                    raise ValueError(f"--{name} must be from 1 to {most:,}, got {quoted(value)}")
+                    raise ValueError(f"--{name} must be at least 1 and at most {most:,}, got {quoted(value)}")
         if not 0 < self.seconds <= _MOST_SECONDS:
             raise ValueError(
                 f"--seconds must be more than 0, and not endless (at most {_MOST_SECONDS:,}), got {self.seconds:g}"

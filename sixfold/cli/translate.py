@@ -47,7 +47,7 @@ Workers = Annotated[
     typer.Option(
         "--workers",
         min=0,
-        max=1_000,
+        max=256,
         help="Processes that share the work; 0: this one [default: for a file of over 256 kB on a CPU one a core]",
     ),
 ]

@@ -127,7 +127,7 @@ class Training(Section):
     batch_tokens: int = Field(
         4096, gt=0, le=_MOST_TOKENS, description="target tokens with padding in one optimiser step, over all processes"
     )
-    accumulate: int = Field(1, gt=0, le=100_000, description="micro-batches that make up a step, to save memory")
+    accumulate: int = Field(1, gt=0, le=10_000, description="micro-batches that make up a step, to save memory")
     optimizer: Literal["adamw", "adafactor", "sgd", "muon"] = Field(
         "adamw", description="adamw, adafactor, sgd or muon"
     )
@@ -163,9 +163,11 @@ class Training(Section):
     parallel: Literal["ddp", "fsdp"] = Field("ddp", description="with many processes: ddp, or fsdp for large models")
 
     @model_validator(mode="after")
-    def _one_length(self) -> Training:
+    def _consistent(self) -> Training:
         if self.steps is not None and self.minutes is not None:
             raise ValueError(f"give training.steps or training.minutes, got both ({self.steps} and {self.minutes})")
+        if self.accumulate > self.batch_tokens:
+            raise ValueError(f"accumulate {self.accumulate} divides a batch of {self.batch_tokens} tokens into nothing")
         return self
 
     @field_validator("average")

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -59,16 +60,16 @@ def parse_json(text: str) -> Any:
 
 
 def _check_depth(value: Any) -> None:
-    level = [value]
-    for _ in range(DEEPEST_JSON + 1):
-        level = [item for each in level for item in _items(each)]
+    level = _nested([value])
+    for _ in range(DEEPEST_JSON):
+        level = [item for each in level for item in _nested(each.values() if isinstance(each, dict) else each)]
         if not level:
             return
     raise _too_deep()
 
 
-def _items(value: Any) -> list[Any]:
-    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+def _nested(items: Iterable[Any]) -> list[Any]:
+    return [item for item in items if isinstance(item, dict | list)]
 
 
 def _too_deep() -> ValueError:

@@ -39,6 +39,7 @@ _OWN = (*_MODEL, _CONFIG, "run.json", "log.jsonl", *TOKENIZERS, "data", "trainin
 _HOLDER = "process "  # how what is in a lock begins
 _LARGEST_LOCK = 1 << 10  # bytes
 _LONGEST_RECORD = 1 << 20  # bytes of a line of the log
+_LAST_STEP = 1 << 62
 
 
 class Run:
@@ -230,7 +231,8 @@ class Run:
             record = parse_json(line.decode())
         except ValueError as error:
             raise ValueError(f"{self.log}, line {number} is damaged: {error}") from None
-        if not isinstance(record, dict) or type(record.get("kind")) is not str or type(record.get("step")) is not int:
+        kind, step = (record.get("kind"), record.get("step")) if isinstance(record, dict) else (None, None)
+        if type(kind) is not str or type(step) is not int or not 0 <= step <= _LAST_STEP:
             raise ValueError(f"{self.log}, line {number} is damaged: it is no record with a kind and a step")
         return record
 

@@ -254,8 +254,8 @@ def _read_plain(value: Any, kind: type, what: str) -> Any:
 
 def _check_size(value: Any, most: float, what: str) -> None:
     for number in value if isinstance(value, tuple) else (value,):
-        if isinstance(number, int | float) and not abs(number) <= most:
-            raise ValueError(f"{what} must be at most {most:,}, got {quoted(number)}")
+        if isinstance(number, int | float) and abs(number) > most:
+            raise ValueError(f"{what} must be at most {most:,.15g}, got {quoted(number)}")
 
 
 def _as_text(value: Any) -> str:

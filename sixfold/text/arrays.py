@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from sixfold.core.quote import quoted
 from sixfold.disk.hashes import quick_hash
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -117,8 +118,12 @@ class RowWriter:
 
 def open_ragged(folder: Path, name: str, described: dict[str, Any]) -> Ragged:
     """The rows that a `RowWriter` wrote, if they are still whole."""
-    rows, tokens, kind = described["rows"], described["tokens"], np.dtype(described["type"])
+    rows, tokens, name_of_type = described["rows"], described["tokens"], described["type"]
     hashes = described.get("hashes", {})  # early ones have none
+    if type(rows) is not int or type(tokens) is not int or name_of_type not in ("uint16", "uint32"):
+        described_as = f"{quoted(rows)} rows of {quoted(tokens)} ids of type {quoted(name_of_type)}"
+        raise ValueError(f"{folder / name} can't have {described_as}; prepare the data anew")
+    kind = np.dtype(name_of_type)
     ids = _map(folder / f"{name}.ids", kind, tokens, hashes.get("ids"))
     offsets = _map(folder / f"{name}.offsets", np.dtype(np.int64), rows + 1, hashes.get("offsets"))
     ragged = Ragged(ids, offsets)
@@ -135,6 +140,11 @@ def open_examples(folder: Path, part: str, arrays: dict[str, Any]) -> Examples:
         side: open_ragged(folder, f"{part}.{side}", arrays[side]) for side in ("source", "target") if side in arrays
     }
     examples = Examples(sides.get("source"), sides["target"], tuple(RowRange(*group) for group in arrays["groups"]))
+    for group in examples.groups:
+        if type(group.rows) is not int or type(group.weight) not in (int, float) or not 0 < group.weight <= 1e6:
+            raise ValueError(
+                f"{folder}: {quoted(group.rows)} rows can't come {quoted(group.weight)} times; prepare the data anew"
+            )
     rows = {len(side) for side in sides.values()} | {sum(group.rows for group in examples.groups)}
     if len(rows) > 1:
         raise ValueError(f"{folder}: the sides of {part} differ in their rows ({rows}); prepare the data anew")

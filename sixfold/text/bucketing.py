@@ -14,6 +14,7 @@ fewest, until each part fits:
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -189,11 +190,12 @@ def _deal_whole(lengths: Lengths, step: StepTiles, pieces: int) -> list[list[Arr
         parts[int(np.argmax(work / parts))] += 1
     shares = [share for tile, number in zip(step, parts, strict=True) for share in _cut(lengths, tile, number)]
     hands: list[list[Array]] = [[] for _ in range(pieces)]
-    loads = [0] * pieces
+    open_hands = [(0, hand) for hand in range(pieces)]  # by their work, the least first
     for share in sorted(shares, key=lengths.padded, reverse=True):
-        hand = min((i for i in range(pieces) if len(hands[i]) < each), key=lambda i: loads[i])
+        load, hand = heapq.heappop(open_hands)
         hands[hand].append(share)
-        loads[hand] += lengths.padded(share)
+        if len(hands[hand]) < each:
+            heapq.heappush(open_hands, (load + lengths.padded(share), hand))
     return hands
 
 
