@@ -77,7 +77,7 @@ def _curve(records: Iterable[dict[str, Any]], key: str | None) -> Curve:
 def _finite(value: float | str | None) -> float:
     """What is no number, such as "Infinity", becomes a gap."""
     try:
-        number = float(value)  # type: ignore[arg-type]  (a log may hold anything)
+        number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return math.nan
     return number if math.isfinite(number) else math.nan
