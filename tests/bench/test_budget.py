@@ -159,7 +159,7 @@ def test_threads_are_no_more_than_cores(monkeypatch):
 
 
 def test_the_environment_says_how_many_threads_there_are():
-    asking = "from sixfold.bench import wishes; wishes.cores = lambda: 9; print(wishes.usual_threads())"
+    asking = "from sixfold.bench import options; options.cores = lambda: 9; print(options.usual_threads())"
     found = subprocess.run(
         [sys.executable, "-c", asking], env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True
     )

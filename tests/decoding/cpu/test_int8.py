@@ -151,7 +151,7 @@ def test_auto_is_int8_on_a_cpu():
 
 PROGRAM = """
 import torch
-from sixfold.int8 import Matrix, largest_weight
+from sixfold.decoding.cpu.int8 import Matrix, largest_weight
 x, weight = torch.full((40, 96), -5.0), torch.full((24, 96), 3.0)
 print(largest_weight(), float((Matrix(weight)(x) - x @ weight.T).abs().max()) < 1e-2)
 """
