@@ -10,10 +10,11 @@ How a file is recognised as old:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from sixfold.disk.reading import read_json
 
 MODEL_1, MODEL_2 = "sixfold-model-1", "sixfold-model-2"
 RUN_2 = "sixfold-run-2"  # of run.json and config.yaml; before, they named no format
@@ -51,8 +52,8 @@ def is_old_config(config: Path) -> bool:
 def _read(path: Path) -> dict[str, Any] | None:
     """A small JSON file; None if it is missing or damaged, which whoever needs it will say."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        found = read_json(path)
+    except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
 

@@ -136,7 +136,7 @@ def test_a_line_of_100_000_characters_is_truncated_or_refused(sixfold, run):
 
 def test_text_is_never_markup_nor_does_it_drive_a_terminal(sixfold, run, monkeypatch):
     said = "[bold]<b>&amp;\x1b[31m\u200d\xa0x\u202e"
-    monkeypatch.setattr("sixfold.decoding.session.Speech.text", lambda *_: said)
+    monkeypatch.setattr("sixfold.decoding.session.DecodingSession.text", lambda *_: said)
     assert sixfold("translate", run, stdin=b"a\n")[1] == f"{said}\n"
     monkeypatch.setattr("sixfold.cli.lines.Output.__init__", on_terminal)
     assert sixfold("translate", run, stdin=b"a\n")[1] == "[bold]<b>&amp;\\x1b[31m\u200d\xa0x\\u202e\n"
@@ -147,7 +147,7 @@ def on_terminal(output, path=None):
 
 
 def test_an_end_of_line_in_an_output_does_not_make_two_lines(sixfold, run, monkeypatch):
-    monkeypatch.setattr("sixfold.decoding.session.Speech.text", lambda *_: "one\ntwo\u2028")
+    monkeypatch.setattr("sixfold.decoding.session.DecodingSession.text", lambda *_: "one\ntwo\u2028")
     assert sixfold("translate", run, stdin=b"a\n")[1] == "one two\u2028\n"
     out = sixfold("translate", run, "--format", "jsonl", stdin=b"a\n")[1]
     assert len(out.splitlines()) == 1

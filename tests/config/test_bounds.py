@@ -10,6 +10,7 @@ from sixfold.config.files import read_config
 from sixfold.config.schema import Config, change_decoding, keys
 from sixfold.core import machine_memory
 from sixfold.core.bounds import LARGEST
+from sixfold.models.build import MODELS
 from sixfold.spec.registry import all_modifications, choose, find
 from sixfold.spec.spec import Spec
 from tests.support.runs import translating
@@ -24,8 +25,8 @@ def no_building(monkeypatch):
     def fail(*_, **__):
         raise AssertionError("a model was built")
 
-    for name in ("EncoderDecoder", "DecoderOnly", "EncoderOnly"):
-        monkeypatch.setattr(f"sixfold.models.{name}.__init__", fail)
+    for model in MODELS.values():
+        monkeypatch.setattr(model, "__init__", fail)
 
 
 @pytest.mark.parametrize("size", LARGEST)

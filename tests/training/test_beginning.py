@@ -42,7 +42,6 @@ def run(made, tmp_path):
         ({"model__heads": 3}, "heads"),
         ({"model__modifications": ["rotari"]}, "rotary"),
         ({"training__metric": "blue"}, "blue"),
-        ({"training__betas": [0.9, 1.5]}, "beta"),
         ({"data__max_length": 3000, "model__modifications": ["learned_positions"]}, "data.max_length is 3,000.*511"),
     ],
 )
