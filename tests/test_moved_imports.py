@@ -24,8 +24,8 @@ def _registry_as_it_was(monkeypatch):
 @pytest.mark.parametrize(
     ("module", "name", "now"),
     [
-        ("sixfold.core.call", "Call", "sixfold.core.call"),
-        ("sixfold.core.init", "normal", "sixfold.core.init"),
+        ("sixfold.call", "Call", "sixfold.core.call"),
+        ("sixfold.initial", "normal", "sixfold.core.init"),
         ("sixfold.spec", "Place", r"sixfold \(Spec, Place, Sizes\)"),
         ("sixfold.models", "Model", r"sixfold \(build, Batch, Losses\)"),
         ("sixfold.transformer", "Memory", r"sixfold.core.memory \(Memory\)"),
@@ -48,8 +48,6 @@ def test_an_import_that_never_existed_gets_no_such_advice(tmp_path):
 
 def test_what_stayed_is_imported_as_before(tmp_path):
     file = tmp_path / "parts.py"
-    file.write_text(
-        OLD.format(module="sixfold.transformer", name="Attention, PreNorm, FeedForward, split_heads, Sight")
-    )
+    file.write_text(OLD.format(module="sixfold.transformer", name="Attention, PreNorm, FeedForward, split_heads, Sight"))
     sixfold.import_file(file)
     assert "old_fashioned" in sixfold.all_modifications()
