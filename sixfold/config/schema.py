@@ -131,7 +131,7 @@ class Training(Section):
     optimizer: Literal["adamw", "adafactor", "sgd", "muon"] = Field(
         "adamw", description="adamw, adafactor, sgd or muon"
     )
-    learning_rate: float = Field(1e-3, gt=0, le=1e30, description="the highest rate of the schedule")
+    learning_rate: float = Field(1e-3, gt=0, le=1e12, description="the highest rate of the schedule")
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant", "warmup_stable_decay"] = Field(
         "inverse_sqrt", description="inverse_sqrt, cosine, linear, constant or warmup_stable_decay"
     )
