@@ -6,8 +6,6 @@ import torch
 from sixfold.cli import main
 from tests.support import covering
 
-torch.set_num_threads(1)  # tests run side by side, and one thread adds up in one order
-
 
 def pytest_addoption(parser):
     parser.addoption(
@@ -19,6 +17,12 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "covering: a test of parts in a covering design (tests/support/covering.py)")
+
+
+def pytest_runtest_setup():
+    """Tests run side by side, and one thread adds up in one order. CTranslate2 changes the number for torch, too."""
+    if torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
 
 
 def pytest_generate_tests(metafunc):
