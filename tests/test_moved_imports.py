@@ -48,6 +48,8 @@ def test_an_import_that_never_existed_gets_no_such_advice(tmp_path):
 
 def test_what_stayed_is_imported_as_before(tmp_path):
     file = tmp_path / "parts.py"
-    file.write_text(OLD.format(module="sixfold.transformer", name="Attention, PreNorm, FeedForward, split_heads, Sight"))
+    file.write_text(
+        OLD.format(module="sixfold.transformer", name="Attention, PreNorm, FeedForward, split_heads, Sight")
+    )
     sixfold.import_file(file)
     assert "old_fashioned" in sixfold.all_modifications()
