@@ -21,10 +21,10 @@ from decoders import HUGGING_FACE, Decoder, Task, Uncached, hugging_face, ours
 from training_step import machine, markdown, numbers
 
 from sixfold.bench.decoding_contenders import Pool
-from sixfold.bench.options import cores
 from sixfold.bench.race import OURS, RESAMPLES, SEED, Contender, Ratio, race, ratio
 from sixfold.config.schema import Config, change_decoding
 from sixfold.core.ids import EOS
+from sixfold.core.threads import cores
 from sixfold.decoding.cpu.step import make_step
 from sixfold.decoding.session import RunOrigin
 from sixfold.decoding.translator import Translator

@@ -13,10 +13,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from training_step import markdown
 
-from sixfold.bench.options import cores
 from sixfold.bench.subject import opened
 from sixfold.bench.training import first_steps
 from sixfold.bench.training_contenders import ours
+from sixfold.core.threads import cores
 
 # An operation belongs to the first kind of which it has a part of the name.
 KINDS = {

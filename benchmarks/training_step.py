@@ -19,8 +19,8 @@ import torch
 from contenders import BUILDERS, CASES, LENGTH, ROWS, WORDS, Case, build_all
 
 from sixfold.bench.machine import machine as described
-from sixfold.bench.options import cores
 from sixfold.bench.race import OURS, RESAMPLES, SEED, Contender, Ratio, race, ratio
+from sixfold.core.threads import cores
 
 GOAL = 0.97  # what the lower end of the interval against the fastest must reach
 WARM_UP = 2  # steps

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from sixfold.bench.options import PEERS, cores
+from sixfold.bench.options import PEERS
+from sixfold.core.threads import cores
 
 _BUSY = 0.5  # processes that ran at the start, on the average of a minute, from which on figures are in doubt
 

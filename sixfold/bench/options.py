@@ -1,9 +1,7 @@
-"""What is asked of `sixfold bench`, checked. torch is imported only to ask it for its number of threads."""
+"""What is asked of `sixfold bench`, checked."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -55,18 +53,6 @@ class BenchOptions:
 
     def json(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if name != "texts"}
-
-
-def cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-
-
-def usual_threads() -> int:
-    """As many as PyTorch takes by itself, which follows OMP_NUM_THREADS; no more than there are cores."""
-    import torch
-
-    return min(torch.get_num_threads(), cores())
 
 
 def names(text: str) -> list[str]:

@@ -15,6 +15,7 @@ from rich.text import Text
 from sixfold.cli.app import app
 from sixfold.cli.lines import check_files, ending_well, read_lines, tell
 from sixfold.cli.options import Import, Modify, Sectioned, configured, import_parts
+from sixfold.core.threads import usual_threads
 from sixfold.disk.atomic import write_text
 from sixfold.terminal import console, facts, printable, table
 
@@ -96,7 +97,7 @@ def bench(
         from sixfold.bench.report import bench as measure
         from sixfold.bench.subject import opened
 
-        asked = asked if threads is not None else replace(asked, threads=options.usual_threads())
+        asked = asked if threads is not None else replace(asked, threads=usual_threads())
         with opened(what, settings, modify or [], [str(each) for each in imports or []]) as subject:
             report = measure(subject, asked, _progress)
         tell("", done=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +25,7 @@ from sixfold.cli.lines import (
     read_lines,
 )
 from sixfold.cli.options import Device, Import, Sectioned, configured, not_with
+from sixfold.core.threads import usual_threads
 
 if TYPE_CHECKING:
     from sixfold.decoding.generator import Generator
@@ -48,7 +50,8 @@ Workers = Annotated[
         "--workers",
         min=0,
         max=256,
-        help="Processes that share the work; 0: this one [default: for a file of over 256 kB on a CPU one a core]",
+        help="Processes that share the work; 0: this one "
+        "[default: for a file of over 256 kB on a CPU one for each thread: OMP_NUM_THREADS, or all cores]",
     ),
 ]
 Window = Annotated[
@@ -91,6 +94,7 @@ def translate(
     What the run's own configuration says of decoding holds, unless an option says otherwise.
     """
     with ending_well():
+        _need_file(file, f"a text is given as: echo {shlex.quote(str(file))} | sixfold translate {run}")
         check_files(out, file, prefixes, terms=terms)
         translator = _load([run, *(members or [])], "translate", device, imports, settings)
         _check_terms(translator, term or [])
@@ -134,6 +138,7 @@ def generate(
         if prompt is not None and file is not None:
             raise ValueError("give --prompt or FILE, not both")
         not_with("--prompt, which is one text", {"--workers"} if prompt is not None and workers else set())
+        _need_file(file, f"a prompt is given as --prompt {shlex.quote(str(file))}")
         check_files(out, file)
         writer = _load([run, *(members or [])], "generate", device, imports, settings)
         if prompt is None and file is None and sys.stdin.isatty():
@@ -161,13 +166,19 @@ def _load(runs: list[Path], verb: str, device: str, imports: list[Path] | None, 
     return loaded
 
 
+def _need_file(file: Path | None, if_text: str) -> None:
+    """Say what to do with a text in the place of FILE."""
+    if file is not None and str(file) != "-" and not os.path.lexists(file):
+        raise ValueError(f"there is no file {str(file)!r}; {if_text}")
+
+
 def _processes(asked: int | None, file: Path | None, loaded: Any) -> int:
     """How many processes share the work: each takes a while to start, which pays where there is much to do."""
     if asked is not None:
         return asked
     if file is None or not file.is_file() or next(loaded.model.parameters()).device.type != "cpu":
         return 0
-    most = min(os.cpu_count() or 1, _MOST_WORKERS, file.stat().st_size // _WORTH_A_WORKER)
+    most = min(usual_threads(), _MOST_WORKERS, file.stat().st_size // _WORTH_A_WORKER)
     return most if most > 1 else 0
 
 

@@ -24,6 +24,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import IO, TYPE_CHECKING, Any
 
+from sixfold.core.threads import usual_threads
 from sixfold.decoding.engine import Job, Unanswerable
 from sixfold.decoding.ordered import FIRST, WINDOW, OrderedStream, Tag
 from sixfold.decoding.records import Line, Translation, from_json
@@ -56,7 +57,7 @@ def in_processes(
         raise ValueError(f"there can't be {workers} workers")
     hello = {
         **origin._asdict(),
-        "threads": max((os.cpu_count() or 1) // workers, 1),
+        "threads": max(usual_threads() // workers, 1),
         "decoding": decoding.model_dump(mode="json"),
         "alignment": alignment,
     }

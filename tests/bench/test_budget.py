@@ -14,9 +14,10 @@ from sixfold.bench import training_contenders as learners
 from sixfold.bench.decoding import _Case
 from sixfold.bench.decoding_contenders import BATCH, DecodingContender, Search, TimedTranslation
 from sixfold.bench.machine import warning
-from sixfold.bench.options import BenchOptions, usual_threads
+from sixfold.bench.options import BenchOptions
 from sixfold.bench.race import NO_TIME, Contender, Ratio, ratio, told_rounds
 from sixfold.bench.training import _learners
+from sixfold.core.threads import usual_threads
 from tests.support.subjects import SMALL
 
 SETTINGS = [word for key, value in SMALL.items() for word in (f"--{key}", value)]
@@ -142,7 +143,7 @@ def test_a_pipe_is_told_what_is_done(sixfold):
 def test_threads_are_those_that_torch_has(sixfold, tmp_path, monkeypatch):
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    monkeypatch.setattr("sixfold.bench.options.cores", lambda: 8)
+    monkeypatch.setattr("sixfold.core.threads.cores", lambda: 8)
     try:
         code, _, err = sixfold("bench", "transformer-base", *SETTINGS, *QUICK, "--only", "training", "--json", "x.json")
         assert code == 0, err
@@ -153,13 +154,13 @@ def test_threads_are_those_that_torch_has(sixfold, tmp_path, monkeypatch):
 
 
 def test_threads_are_no_more_than_cores(monkeypatch):
-    monkeypatch.setattr("sixfold.bench.options.cores", lambda: 3)
+    monkeypatch.setattr("sixfold.core.threads.cores", lambda: 3)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
     assert usual_threads() == 3
 
 
 def test_the_environment_says_how_many_threads_there_are():
-    asking = "from sixfold.bench import options; options.cores = lambda: 9; print(options.usual_threads())"
+    asking = "from sixfold.core import threads; threads.cores = lambda: 9; print(threads.usual_threads())"
     found = subprocess.run(
         [sys.executable, "-c", asking], env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True
     )

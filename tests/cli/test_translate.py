@@ -367,11 +367,11 @@ def test_coverage_needs_cross_attention(sixfold, lm):
 
 
 def test_a_large_file_is_shared_without_being_asked(sixfold, run, monkeypatch, tmp_path):
-    """A process for so many bytes, but no more than there are cores; never for what comes line by line."""
+    """A process for so many bytes, but no more than there are threads; never for what comes line by line."""
     asked = []
     monkeypatch.setattr(Translator, "stream", lambda self, lines, workers, **rest: asked.append(workers) or iter(()))
     monkeypatch.setattr(writing, "_WORTH_A_WORKER", 10)
-    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    monkeypatch.setattr(writing, "usual_threads", lambda: 3)
     for size in (1, 19, 20, 1000):
         (tmp_path / "in.txt").write_bytes(b"x" * size)
         sixfold("translate", run, tmp_path / "in.txt")

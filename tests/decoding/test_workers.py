@@ -198,6 +198,16 @@ def test_what_workers_are_not_for(translator):
         translator.translate(["a"], workers=-1)
 
 
+@pytest.mark.parametrize(("allowed", "number", "each"), [(1, 1, 1), (1, 2, 1), (6, 1, 6), (6, 2, 3), (6, 4, 1)])
+def test_workers_share_the_threads_that_this_process_may_use(translator, here, monkeypatch, allowed, number, each):
+    taken = []
+    monkeypatch.setattr("torch.set_num_threads", taken.append)
+    monkeypatch.setattr("torch.get_num_threads", lambda: allowed)
+    monkeypatch.setattr("sixfold.core.threads.cores", lambda: 64)
+    translator.translate(LINES * 4, workers=number)
+    assert taken == [each] * number
+
+
 def test_a_real_one(translator):
     """Nothing that it prints is an answer, Ctrl-C is not for it, and it ends when it is not needed."""
     given = translator.stream([*LINES, "a " * 40], workers=1, max_source=8, too_long="refuse")
