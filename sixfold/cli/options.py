@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import shlex
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -30,8 +31,27 @@ Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
+_NO_BRACES = str.maketrans("", "", "{}")  # which typer sets around what must be given
+_FOR_MORE = {  # what an argument too many was probably meant for
+    "train": "text is given as --data.train {0}",
+    "generate": "a prompt is given as --prompt TEXT, in quotes if it has spaces",
+    "translate": "one FILE is read at a time; cat joins several",
+}
+
+
 class Sectioned(TyperCommand):
     """A verb whose help shows the keys of the configuration by section."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.allow_extra_args = True  # to be refused here, in a sentence
+        more = super().parse_args(ctx, args)
+        if more:
+            takes = " ".join(self.collect_usage_pieces(ctx)[1:]).translate(_NO_BRACES) or "no argument"
+            hint = _FOR_MORE.get(ctx.info_name, "").format(shlex.quote(more[0]))
+            raise ValueError(
+                f"`sixfold {ctx.info_name}` takes {takes}, and {more[0]!r} is too many{hint and '; '}{hint}"
+            )
+        return more
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
