@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 import sixfold
 from sixfold.cli.streams import abandon_output, take_closed
 from sixfold.core.names import unknown
+from sixfold.spec.moved import where_now
 from sixfold.terminal import printable
 
 _NEAR = 0.8  # how alike a typo is to what was meant: `explore` and `export` are 0.77 alike
@@ -47,6 +48,11 @@ def main() -> None:
         _run()
     except ValueError as error:
         _complain(str(error))
+        sys.exit(2)
+    except ImportError as error:
+        if not (advice := where_now(error)):
+            raise
+        _complain(f"{error}{advice}")  # by a user's part, when it is built
         sys.exit(2)
     except OSError as error:
         abandon_output()
