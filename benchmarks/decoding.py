@@ -28,7 +28,6 @@ from sixfold.core.threads import cores
 from sixfold.decoding.cpu.step import make_step
 from sixfold.decoding.session import RunOrigin
 from sixfold.decoding.translator import Translator
-from sixfold.decoding.workers import CHUNK
 from sixfold.models.encoder_decoder import EncoderDecoder
 from sixfold.models.model import Model
 from sixfold.runs.model_files import load
@@ -174,7 +173,7 @@ def by_workers(
     """The same by a process for each core, which stay from one call to the next."""
     origin = RunOrigin((str(run.directory),), "cpu", ())
     decoding = change_decoding(config.decoding, {"beam_size": beam})
-    pool = Pool(origin, decoding, number, min(CHUNK, -(-len(lines) // number)))
+    pool = Pool(origin, decoding, number)
     held.callback(pool.close)
     pool.translate(lines)  # to begin, and to warm up
 
