@@ -15,7 +15,7 @@ from sixfold.core.state import Cache
 from sixfold.decoding.engine import Job, search
 from sixfold.decoding.search.beam import Beam
 from sixfold.decoding.search.greedy import Greedy
-from sixfold.decoding.session import NEVER
+from sixfold.decoding.session import CONTROLS_NEVER_WRITTEN
 from sixfold.decoding.step import Step, StepFunction, next_words, padded
 from sixfold.models.encoder_decoder import EncoderDecoder
 
@@ -99,7 +99,7 @@ def ours(step: StepFunction) -> Decoder:
         method = Greedy() if beam == 1 else Beam(beam)
         shortest_first = zip(task.sources[::-1], task.lengths[::-1], strict=True)
         jobs = (Job(source=source, limit=length + FURTHER) for source, length in shortest_first)
-        found = search(timed, jobs, method, never=NEVER, batch_tokens=batch_tokens)
+        found = search(timed, jobs, method, never=CONTROLS_NEVER_WRITTEN, batch_tokens=batch_tokens)
         return sum(len(hypotheses[0].tokens) + 1 for _, hypotheses in found)
 
     return decode
