@@ -1,3 +1,4 @@
+import gc
 import sys
 
 import pytest
@@ -17,6 +18,12 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "covering: a test of parts in a covering design (tests/support/covering.py)")
+
+
+def pytest_collection_finish():
+    """What torch, sympy and numba hold stays to the end: a collection of garbage need not look through it each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup():
