@@ -11,7 +11,7 @@ from rich.text import Text
 
 from sixfold.cli.app import app
 from sixfold.cli.lines import check_files, ending_well, read_lines
-from sixfold.cli.options import AsJson, Import, print_json
+from sixfold.cli.options import AsJson, Import, RunArgument, print_json
 from sixfold.terminal import console, printable, table
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @app.command()
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")],
+    run: RunArgument,
     to: Annotated[Literal["ctranslate2", "safetensors", "torch"], typer.Option("--to", help="For whom.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A directory, which must be new.")],
     quantization: Annotated[

@@ -97,11 +97,11 @@ def _read(descriptor: int) -> bytes:
 class Output:
     """A file, or standard output. Each text is out before the next is begun, so that what is finished stays."""
 
-    _place = Path(OUTPUT)  # which errors name
+    _path = Path(OUTPUT)  # which errors name
 
     def __init__(self, path: Path | None = None):
         self.terminal = path is None and sys.stdout.isatty()
-        self._place = path or self._place
+        self._path = path or self._path
         self._own = None if path is None else open(path, "wb")  # noqa: SIM115  (this is one itself)
         self._stream: IO[bytes] = self._own or sys.stdout.buffer
 
@@ -118,7 +118,7 @@ class Output:
     def write(self, *fields: str, end: str = "\n") -> None:
         """Texts with tabs between; only in the texts themselves are control characters shown as escapes."""
         texts = map(shown, fields) if self.terminal else fields
-        with naming(self._place):
+        with naming(self._path):
             self._stream.write(("\t".join(texts) + end).encode())
             self._stream.flush()
 

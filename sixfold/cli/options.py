@@ -19,6 +19,8 @@ from sixfold.config.schema import keys
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")]
+RunOrModel = Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run, or of a model.")]
 Import = Annotated[
     list[Path] | None,
     typer.Option("--import", metavar="FILE.py", help="Run a Python file that registers modifications of your own."),

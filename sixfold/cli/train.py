@@ -1,4 +1,4 @@
-"""The verbs `train`, `info`, `plot` and `prepare`: from text to a run, and what it is."""
+"""The verb `train`: from text to a run."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sixfold.cli.app import Verbs, app
+from sixfold.cli.app import app
 from sixfold.cli.lines import ending_well
-from sixfold.cli.options import AsJson, Import, Modify, Sectioned, configured, import_parts, not_with, print_json
+from sixfold.cli.options import Import, Modify, Sectioned, configured, import_parts, not_with
 from sixfold.config.files import read_config
-from sixfold.terminal import console, printable
+from sixfold.terminal import printable
 
 if TYPE_CHECKING:
     from sixfold.config.schema import Config
@@ -92,69 +92,3 @@ def _say_what_next(outcome: Outcome) -> None:
     if is_first():
         lines = (f"  {command}" for command in what_next(outcome))
         typer.echo(printable("\n".join(["what to type next:", *lines])), err=True)
-
-
-@app.command()
-def info(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run, or of a model.")],
-    imports: Import = None,
-    as_json: AsJson = False,
-) -> None:
-    """Say what a run is: architecture, sizes, data, progress, best score."""
-    from sixfold.api.describe import describe_run, table_of
-    from sixfold.runs.run import Run
-
-    import_parts(imports)
-    described = describe_run(Run(run))
-    if as_json:
-        print_json(described)
-    else:
-        console().print(table_of(described))
-
-
-@app.command()
-def plot(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of runs.")],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The picture, .png or .svg.")] = Path("curves.png"),
-) -> None:
-    """Draw the curves of runs, loss and metric, into one picture."""
-    from sixfold.api.plot import plot as draw
-    from sixfold.runs.run import Run
-
-    draw([Run(run) for run in runs], out)
-    typer.echo(f"wrote {printable(str(out))}", err=True)
-
-
-preparing = typer.Typer(cls=Verbs, no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(preparing, name="prepare", help="Make a corpus from text that others give away.")
-
-
-@preparing.callback()
-def _preparing() -> None:
-    pass  # without this, typer takes the only command for the whole verb
-
-
-@preparing.command("libreoffice")
-def prepare_libreoffice(
-    source: Annotated[str, typer.Option(metavar="LANGUAGE", help="Language to translate from, such as en.")],
-    target: Annotated[str, typer.Option(metavar="LANGUAGE", help="Language to translate to, such as de.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Directory to make.")],
-    source_deb: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Package libreoffice-help-SOURCE, if not to be fetched.")
-    ] = None,
-    target_deb: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Package libreoffice-help-TARGET, if not to be fetched.")
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a corpus made before.")] = False,
-) -> None:
-    """Make a parallel corpus from LibreOffice's help, in any two of its languages.
-
-    The text comes from Debian's packages, which apt-get fetches; nothing is installed.
-    """
-    from sixfold.text.libreoffice import prepare
-
-    def tell(news: str) -> None:
-        typer.echo(printable(news), err=True)
-
-    for line in prepare(source, target, out, source_deb, target_deb, tell, overwrite=overwrite).lines():
-        tell(line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,19 +9,20 @@ from rich.text import Text
 
 from sixfold.cli.app import app
 from sixfold.cli.lines import ending_well, tell
-from sixfold.cli.options import AsJson, Device, Import, print_json
+from sixfold.cli.options import AsJson, Device, Import, RunOrModel, print_json
 from sixfold.terminal import console, printable, table
 from sixfold.verify.keys import KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from sixfold.verify.equality import Finding
 
 
 @app.command()
 def verify(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run, or of a model.")],
+    run: RunOrModel,
     only: Annotated[
         list[str] | None, typer.Option("--only", metavar="NAME", help=f"May be given often: {', '.join(KEYS)}.")
     ] = None,

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 import sixfold as package
-from sixfold.cli import main
-from sixfold.cli import translate as writing
+from sixfold.cli import decoding_verbs, main
 from sixfold.decoding import workers
 from sixfold.decoding.translator import Translator
 from tests.support import runs
@@ -370,8 +369,8 @@ def test_a_large_file_is_shared_without_being_asked(sixfold, run, monkeypatch, t
     """A process for so many bytes, but no more than there are threads; never for what comes line by line."""
     asked = []
     monkeypatch.setattr(Translator, "stream", lambda self, lines, workers, **rest: asked.append(workers) or iter(()))
-    monkeypatch.setattr(writing, "_WORTH_A_WORKER", 10)
-    monkeypatch.setattr(writing, "usual_threads", lambda: 3)
+    monkeypatch.setattr(decoding_verbs, "_WORTH_A_WORKER", 10)
+    monkeypatch.setattr(decoding_verbs, "usual_threads", lambda: 3)
     for size in (1, 19, 20, 1000):
         (tmp_path / "in.txt").write_bytes(b"x" * size)
         sixfold("translate", run, tmp_path / "in.txt")

@@ -1,8 +1,17 @@
-"""Verbs that do not exist."""
+"""Verbs, each in a file of its own; and those that do not exist."""
 
 import pytest
 
-from sixfold.cli.app import app
+from sixfold.cli import app
+
+
+def test_each_verb_lies_in_a_file_of_its_name():
+    verbs = [(command.name or command.callback.__name__, command) for command in app.registered_commands]
+    for group in app.registered_groups:
+        verbs += [(group.name, command) for command in group.typer_instance.registered_commands]
+    assert len(verbs) > 10
+    for verb, command in verbs:
+        assert command.callback.__module__ == f"sixfold.cli.{verb}"
 
 
 @pytest.mark.parametrize("verb", ["serve", "import", "explore", "study", "evaluate"])

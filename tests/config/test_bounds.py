@@ -225,7 +225,7 @@ def test_too_little_memory_is_a_sentence(monkeypatch, sixfold, error, asked):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("sixfold.cli.list.read_config", fail)
+    monkeypatch.setattr("sixfold.cli.count.read_config", fail)
     code, out, err = sixfold("count", "transformer-base")
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith("sixfold: there is not enough memory" + (f" ({asked} were asked for" if asked else "; use"))
@@ -235,6 +235,6 @@ def test_other_runtime_errors_are_ours(monkeypatch, sixfold):
     def fail(*_, **__):
         raise RuntimeError("a shape does not fit")
 
-    monkeypatch.setattr("sixfold.cli.list.read_config", fail)
+    monkeypatch.setattr("sixfold.cli.count.read_config", fail)
     with pytest.raises(RuntimeError, match="a shape does not fit"):
         sixfold("count", "transformer-base")

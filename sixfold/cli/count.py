@@ -1,0 +1,101 @@
+"""The verb `count`: how large a model is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sixfold.cli.app import app
+from sixfold.cli.options import AsJson, Import, Modify, Sectioned, configured, import_parts, not_with, print_json
+from sixfold.config.files import read_config
+from sixfold.terminal import console, table
+
+if TYPE_CHECKING:
+    from sixfold.narang.counts import Counted
+
+
+@app.command(cls=Sectioned)
+@configured("data.vocabulary", "model")
+def count(
+    recipe: Annotated[str | None, typer.Argument(help="A recipe: its name, or a YAML file.")] = None,
+    modify: Modify = None,
+    imports: Import = None,
+    source_length: Annotated[int, typer.Option(min=1, max=1_000_000, help="Source tokens of the forward pass.")] = 32,
+    target_length: Annotated[int, typer.Option(min=1, max=1_000_000, help="Target tokens of the forward pass.")] = 32,
+    study: Annotated[
+        bool, typer.Option("--study", help="Count all rows of the modification study, beside what it published.")
+    ] = False,
+    as_json: AsJson = False,
+    *,
+    settings: dict[str, Any],
+) -> None:
+    """Count a model's parameters and multiply-accumulates.
+
+    Both are given in total and by part, the latter for one forward pass.
+
+    Nothing is allocated, so any size can be counted:
+    sixfold count transformer-base --modify rotary --model.d_model 1024 --model.heads 16
+    """
+    from sixfold.models.build import build
+    from sixfold.models.count import count as count_model
+
+    import_parts(imports)
+    if study:
+        given = {"RECIPE": recipe, "--modify": modify, **{f"--{key}": text for key, text in settings.items()}}
+        not_with("--study", {name for name, value in given.items() if value})
+        _count_study(as_json)
+        return
+    config = read_config(recipe, settings)
+    model = build(config.sizes(), [*config.model.modifications, *(modify or [])], config.model.kind, device="meta")
+    counted = count_model(model, source_length, target_length)
+    if as_json:
+        lengths = {"source_length": source_length, "target_length": target_length}
+        print_json({"model": config.model.kind, **vars(counted), **lengths})
+        return
+    rows = table("part", "parameters", "multiply-accumulates", right=(1, 2))
+    for part in dict.fromkeys([*counted.parameters_by_part, *counted.operations_by_part]):
+        amounts = counted.parameters_by_part.get(part, 0), counted.operations_by_part.get(part, 0)
+        rows.add_row(part, *(f"{amount:,}" for amount in amounts))
+    rows.add_section()
+    rows.add_row("total", f"{counted.parameters:,}", f"{counted.operations:,}")
+    console().print(rows)
+    typer.echo(
+        f"one forward pass of {source_length} source and {target_length} target tokens; look-ups are not products"
+    )
+
+
+def _shown(counting: Iterator[Counted], rows: int) -> Iterator[Counted]:
+    """Progress on standard error: a bar on a terminal, else a line now and then."""
+    if sys.stderr.isatty():
+        with typer.progressbar(counting, length=rows, file=sys.stderr, label="counting") as bar:
+            yield from bar
+        return
+    for number, row in enumerate(counting, 1):
+        yield row
+        if number % 13 == 0:
+            typer.echo(f"counted {number} of {rows} rows", err=True)
+
+
+def _count_study(as_json: bool) -> None:
+    from sixfold.narang.counts import count_study
+    from sixfold.narang.rows import ROWS
+
+    counted = list(_shown(count_study(), len(ROWS)))
+    if as_json:
+        print_json([vars(row) for row in counted])
+        return
+    columns = ("row", "parameters", "published", "operations", "as the study", "published", "difference")
+    rows = table(*columns, right=(1, 2, 3, 4, 5, 6))
+    for row in counted:
+        off = row.operations_study / row.published_operations - 1
+        ours = (
+            f"{row.parameters / 1e6:,.1f}M",
+            f"{row.published_parameters / 1e6:,.0f}M",
+            f"{row.operations / 1e12:.2f}T",
+        )
+        study = (f"{row.operations_study / 1e12:.2f}T", f"{row.published_operations / 1e12:.1f}T", f"{off:+.1%}")
+        rows.add_row(row.name, *ours, *study)
+    console().print(rows)

@@ -1,0 +1,155 @@
+"""What `translate` and `generate` share: how a run is loaded, lines are read beside each other, outputs are written."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from sixfold.cli.lines import ProgressLine, read_beside
+from sixfold.core.threads import usual_threads
+
+if TYPE_CHECKING:
+    from sixfold.decoding.records import Line, Translation
+    from sixfold.text.tokenizer import Tokenizer
+
+_WORTH_A_WORKER = 1 << 17  # bytes of text, without being asked
+_MOST_WORKERS = 8  # without being asked: each needs memory of its own
+
+Format = Literal["text", "jsonl"]
+With = Annotated[
+    list[Path] | None,
+    typer.Option("--with", metavar="RUN", help="One more run, for an ensemble; may be given often."),
+]
+FormatOption = Annotated[Format, typer.Option("--format", help="Text, or a JSON object for each line.")]
+Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write here, in place of standard output.")]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        min=0,
+        max=256,
+        help="Processes that share the work; 0: this one "
+        "[default: for a file of over 256 kB on a CPU one for each thread: OMP_NUM_THREADS, or all cores]",
+    ),
+]
+Window = Annotated[
+    int, typer.Option("--window", min=1, max=1_000_000, help="How many lines are sorted by length together.")
+]
+
+
+def load_for(runs: list[Path], verb: str, device: str, imports: list[Path] | None, settings: dict[str, Any]) -> Any:
+    """What `sixfold.load` gives, if it is for this verb."""
+    from sixfold.api.load import load
+
+    loaded = load(runs, device=device, imports=imports or [], settings=settings)
+    verbs = {"encoder_decoder": "translate", "decoder_only": "generate"}
+    kind = loaded.model.kind
+    if verbs[kind] != verb:
+        raise ValueError(f"{runs[0]} is a model of kind {kind}: use `sixfold {verbs[kind]}`")
+    return loaded
+
+
+def need_file(file: Path | None, if_text: str) -> None:
+    """Say what to do with a text in the place of FILE."""
+    if file is not None and str(file) != "-" and not os.path.lexists(file):
+        raise ValueError(f"there is no file {str(file)!r}; {if_text}")
+
+
+def worker_count(asked: int | None, file: Path | None, loaded: Any) -> int:
+    """How many processes share the work: each takes a while to start, which pays where there is much to do."""
+    if asked is not None:
+        return asked
+    if file is None or not file.is_file() or next(loaded.model.parameters()).device.type != "cpu":
+        return 0
+    most = min(usual_threads(), _MOST_WORKERS, file.stat().st_size // _WORTH_A_WORKER)
+    return most if most > 1 else 0
+
+
+@dataclass
+class Lines:
+    """The lines that are read, each remembered until its output is there."""
+
+    texts: Iterable[str | None]
+    always: tuple[str, ...] = ()  # terms of all lines
+    terms: Path | None = None
+    prefixes: Path | None = None
+    unanswered: deque[Line] = field(default_factory=deque)
+
+    def __iter__(self) -> Iterator[Line | None]:
+        from sixfold.decoding.records import Line
+
+        terms = None if self.terms is None else read_beside(self.terms, "terms")
+        prefixes = None if self.prefixes is None else read_beside(self.prefixes, "prefixes")
+        for text in self.texts:
+            if text is None:
+                yield None
+                continue
+            own = tuple(term for term in next(terms).split("\t") if term) if terms is not None else ()
+            begin = next(prefixes) or None if prefixes is not None else None
+            line = Line(text, begin, (*self.always, *own))
+            self.unanswered.append(line)
+            yield line
+        for path, more in ((self.terms, terms), (self.prefixes, prefixes)):
+            if more is not None and _has_more(more):
+                raise ValueError(f"{path} has more lines than the input")
+
+
+def _has_more(lines: Iterator[str]) -> bool:
+    try:
+        next(lines)
+    except ValueError:
+        return False
+    return True
+
+
+Write = Callable[[int, "Line", "Translation"], None]
+
+
+def write_all(outputs: Iterator[Translation], lines: Lines, write: Write, progress: ProgressLine) -> None:
+    """Write each output as soon as it is there; tell how it went, however it ended."""
+    try:
+        for number, output in enumerate(outputs, 1):
+            write(number, lines.unanswered.popleft(), output)
+            progress.count(len(output.tokens))
+            if output.note:
+                progress.say(f"line {number:,}: {output.note}")
+    except BrokenPipeError:
+        raise
+    except BaseException as error:
+        progress.close("interrupted: " if isinstance(error, KeyboardInterrupt) else "broken off: ")
+        raise
+    else:
+        progress.close()
+
+
+def record(
+    found: Translation, line: Line, tokenizer: Tokenizer, read: str = "source", *, several: bool = False
+) -> dict[str, Any]:
+    """What --format jsonl says of a line; docs/decoding.md explains it."""
+    about: dict[str, Any] = {read: line.text, **_output(found, tokenizer)}
+    if found.alignment is not None:
+        about["source_tokens"] = found.alignment.source
+        about["alignment"] = list(enumerate(found.alignment.tokens))
+        about["word_alignment"] = found.alignment.words
+    if several:
+        about["n_best"] = [_output(each, tokenizer) for each in found.n_best]
+    return {**about, "note": found.note}
+
+
+def _output(found: Translation, tokenizer: Tokenizer) -> dict[str, Any]:
+    *confidence, end = found.confidence or (1.0,)
+    return {
+        "text": found.text,
+        "score": found.score,
+        "log_prob": found.log_prob,
+        "tokens": tokenizer.pieces(found.tokens),
+        "confidence": confidence,
+        "end_confidence": end,
+        "ended": found.ended,
+    }

@@ -1,0 +1,109 @@
+"""The verb `generate`: a language model goes on with a text."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sixfold.cli.app import app
+from sixfold.cli.decoding_verbs import (
+    Format,
+    FormatOption,
+    Lines,
+    Out,
+    Window,
+    With,
+    Workers,
+    Write,
+    load_for,
+    need_file,
+    record,
+    worker_count,
+    write_all,
+)
+from sixfold.cli.lines import Output, ProgressLine, check_files, ending_well, json_line, read_lines
+from sixfold.cli.options import Device, Import, RunArgument, Sectioned, configured, not_with
+
+if TYPE_CHECKING:
+    from sixfold.decoding.generator import Generator
+    from sixfold.decoding.records import Line, Translation
+    from sixfold.text.tokenizer import Tokenizer
+
+
+@app.command(cls=Sectioned)
+@configured("decoding")
+def generate(
+    run: RunArgument,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="Prompts, line by line [default: standard input]")
+    ] = None,
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", metavar="TEXT", help="What to go on with; may be empty.")
+    ] = None,
+    members: With = None,
+    out: Out = None,
+    form: FormatOption = "text",
+    device: Device = "auto",
+    workers: Workers = None,
+    window: Window = 1024,
+    imports: Import = None,
+    *,
+    settings: dict[str, Any],
+) -> None:
+    """Go on with a text, by a language model.
+
+    It draws words by their probability; --sample false takes the likeliest. One prompt is answered as it is written,
+    the prompt first. Several outputs are set apart by a line of dashes; for programs there is --format jsonl.
+    """
+    with ending_well():
+        if prompt is not None and file is not None:
+            raise ValueError("give --prompt or FILE, not both")
+        not_with("--prompt, which is one text", {"--workers"} if prompt is not None and workers else set())
+        need_file(file, f"a prompt is given as --prompt {shlex.quote(str(file))}")
+        check_files(out, file)
+        writer = load_for([run, *(members or [])], "generate", device, imports, settings)
+        if prompt is None and file is None and sys.stdin.isatty():
+            prompt = ""
+        if prompt is not None and writer.decoding.n_best == writer.decoding.beam_size == 1 and form == "text":
+            with Output(out) as output:
+                _stream(writer, prompt, output)
+            return
+        lines = Lines(read_lines(file) if prompt is None else iter([prompt]))
+        found = writer.stream_many(lines, workers=worker_count(workers, file, writer), window=window)
+        with Output(out) as output:
+            write = _text_writer(output, form, writer.decoding.n_best, writer.tokenizers.target)
+            write_all(found, lines, write, ProgressLine("prompts", show=not output.terminal))
+
+
+def _text_writer(output: Output, form: Format, n_best: int, tokenizer: Tokenizer) -> Write:
+    """Texts, each of which may have many lines: set apart by a line of dashes."""
+    if form == "jsonl":
+        several = n_best > 1
+        return lambda _, line, found: output.write(json_line(record(found, line, tokenizer, "prompt", several=several)))
+
+    def write(number: int, line: Line, found: Translation) -> None:
+        for index, each in enumerate(found.n_best):
+            if (number, index) != (1, 0):
+                output.write("----")
+            output.write(line.text + each.text, end="" if each.text.endswith("\n") else "\n")
+
+    return write
+
+
+def _stream(writer: Generator, prompt: str, output: Output) -> None:
+    """One text as it is written, the prompt first."""
+    output.write(prompt, end="")
+    note, last = "", prompt
+    try:
+        for text, complete in writer.follow(prompt):
+            output.write(text, end="")
+            last, note = text or last, "" if complete is None else complete.note
+    finally:
+        if not last.endswith("\n"):
+            output.write("")
+    if note:
+        typer.echo(f"sixfold: {note}", err=True)
