@@ -32,7 +32,7 @@ from sixfold.models.encoder_decoder import EncoderDecoder
 from sixfold.models.model import Model
 from sixfold.runs.model_files import load
 from sixfold.runs.run import Run
-from sixfold.text.corpus import references
+from sixfold.text.forms import pair_references
 from sixfold.text.tokenizer import Tokenizers
 
 UNCACHED, END_TO_END, WORKERS = "without a cache", "end to end", "end to end, by worker processes"
@@ -80,9 +80,9 @@ def held_out(config: Config, options: argparse.Namespace) -> tuple[list[str], st
     if options.file:
         texts, origin = [line for line in options.file.read_text("utf-8").split("\n") if line.strip()], "the given file"
     else:
-        texts, origin = [each.source for each in references(config.data, "test", config.model.kind)], "the test text"
+        texts, origin = [each.source for each in pair_references(config.data, "test")], "the test text"
         if len(texts) < options.sentences:
-            texts += [each.source for each in references(config.data, "valid", config.model.kind)]
+            texts += [each.source for each in pair_references(config.data, "valid")]
             origin = "the test text, and for want of more the validation text"
     if len(texts) > options.sentences:
         texts = [texts[i * len(texts) // options.sentences] for i in range(options.sentences)]

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from sixfold.config.schema import Config, Data
-from sixfold.text.corpus import prepare
+from sixfold.training.runner import prepare
 
 LETTERS = np.array(list("etaoinshrdlucmfwypvbgkqjxz"))
 

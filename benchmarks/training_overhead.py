@@ -20,10 +20,11 @@ import torch
 from sixfold.config.files import read_config
 from sixfold.core.device import be_deterministic
 from sixfold.runs.run import Run
-from sixfold.text.corpus import prepare
-from sixfold.training.display import Display
+from sixfold.tasks.task import settled, task_of
+from sixfold.training.make_trainer import make_batches, make_trainer
+from sixfold.training.observers.display import Display
 from sixfold.training.processes import Processes
-from sixfold.training.trainer import Trainer
+from sixfold.training.runner import prepare
 
 
 class Recorded:
@@ -35,7 +36,7 @@ class Recorded:
     def __getattr__(self, name):
         return getattr(self.batches, name)
 
-    def next(self, which):
+    def next(self, which=None):
         self.given.append(self.batches.next(which))
         return self.given[-1]
 
@@ -43,7 +44,7 @@ class Recorded:
 def bare_step(model, optimizers, batches, training, rate):
     scored = sum(int((batch.targets != 0).sum()) for batch in batches)
     for batch in batches:
-        losses = model(batch, training.label_smoothing)
+        losses = model(batch, smoothing=training.label_smoothing)
         ((losses.sum + losses.auxiliary * losses.tokens) / scored).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip)
     for optimizer in optimizers:
@@ -61,25 +62,26 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options, rest = parser.parse_known_args()
     settings = {key.removeprefix("--"): value for key, value in zip(rest[::2], rest[1::2], strict=True)}
-    config = read_config(options.recipe, settings).with_steps(10_000)
+    config = settled(read_config(options.recipe, settings)).with_steps(10_000)
     be_deterministic(config.training.deterministic)
     with tempfile.TemporaryDirectory() as folder, Display() as display:
         run = Run(folder)
         prepared = prepare(config, run.data)
-        trainer, bare = (Trainer(run, config, prepared, Processes(), display) for _ in range(2))
-        trainer.batches = Recorded(trainer.batches)
+        recorded = Recorded(make_batches(task_of(config), prepared, config, config.training.accumulate))
+        trainer = make_trainer(run, config, prepared, Processes(), batches=recorded, display=display)
+        bare = make_trainer(run, config, prepared, Processes())
         trainer.model.train()
         bare.model.train()
         ratios = []
         for number in range(options.rounds + 1):
-            trainer.batches.given.clear()
+            recorded.given.clear()
             started = time.perf_counter()
             for _ in range(options.steps):
                 trainer.step()
             with_loop = time.perf_counter() - started
             started = time.perf_counter()
-            for batches in trainer.batches.given:
-                bare_step(bare.model, bare.optimizers, batches, config.training, trainer.rate())
+            for batches in recorded.given:
+                bare_step(bare.model, bare.parts.optimizers, batches, config.training, trainer.rate())
             alone = time.perf_counter() - started
             if number:  # the first is to warm up
                 ratios.append(with_loop / alone)

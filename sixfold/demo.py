@@ -21,7 +21,7 @@ from sixfold.runs.run import Run
 from sixfold.scoring.error_rates import without_stress
 from sixfold.scoring.metrics import METRICS
 from sixfold.terminal import console, table
-from sixfold.text.corpus import Reference, references
+from sixfold.text.forms import Reference, pair_references
 from sixfold.training.runner import train
 from sixfold.training.what_next import to_resume
 
@@ -58,7 +58,7 @@ def show(out: Path) -> None:
     """Score held-out words, and show some of them."""
     config, translator = Run(out).read_config(), load(out, device="cpu")
     assert isinstance(translator, Translator), f"{RECIPE} makes a model of another kind"
-    words = spread(references(config.data, "test", config.model.kind), SCORED)
+    words = spread(pair_references(config.data, "test"), SCORED)
     said = [translation.text for translation in translator.translate([word.source for word in words])]
     scores = METRICS[METRIC].score(said, [word.targets for word in words])
     typer.echo(

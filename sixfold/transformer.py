@@ -352,7 +352,7 @@ def shared(spec: SpecLike) -> Tables:
     return Tables(source=source, target=table, output=table)
 
 
-class Input(ModelPart, form=forms.InputForm):
+class TokenInput(ModelPart, form=forms.InputForm):
     """Drop(√D · E[id] + position): what the first layer reads."""
 
     def __init__(self, spec: SpecLike, place: Place):
@@ -376,6 +376,22 @@ class SoftmaxHead(ModelPart, form=forms.SoftmaxForm):
         logits = table.logits(x)
         return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
-    def loss(self, x: Tensor, table: TokenEmbedding, targets: Tensor, smoothing: float = 0.0) -> Scored:
-        """−log p(target), summed over targets that are not PAD, and how many these are."""
-        return chunked_cross_entropy(table.logits, x, targets, list(table.parameters()), smoothing)
+    def loss(
+        self, x: Tensor, table: TokenEmbedding, targets: Tensor, smoothing: float = 0.0, weights: Tensor | None = None
+    ) -> Scored:
+        """Σ −weight · log p(target), and how many targets count: without weights all but PAD."""
+        return chunked_cross_entropy(table.logits, x, targets, list(table.parameters()), smoothing, weights)
+
+
+class MeanPool(ModelPart):
+    """Mean of the states that are not padding: one vector for a whole text, where it is classified."""
+
+    def __init__(self, spec: SpecLike, place: Place):
+        super().__init__()
+
+    def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
+        """(S, n, D), and which of the states are real → (S, D)"""
+        if real is None:
+            return x.mean(1)
+        weight = real.to(x.dtype)[..., None]
+        return (x * weight).sum(1) / weight.sum(1).clamp(min=1)

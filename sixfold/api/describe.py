@@ -17,7 +17,7 @@ from sixfold.config.schema import Config, Files
 from sixfold.disk.reading import ordinary
 from sixfold.runs.run import Run
 from sixfold.terminal import facts
-from sixfold.training.display import NO_BEST, clock, number, numbers
+from sixfold.training.observers.display import NO_BEST, clock, number, numbers
 
 _NOT_AGAIN = ("kind", "step", "best", "metric", "value")
 _NO_METRIC = ("kind", "step", "best", "loss", "perplexity")
@@ -88,6 +88,7 @@ def _model(run: Run, config: Config | None) -> dict[str, Any]:
         return {"kind": config.model.kind, "sizes": None, "problem": str(error)}
     return {
         "kind": model.kind,
+        "stacks": list(model.stacks),
         "sizes": asdict(model.sizes),
         "modifications": [{chosen.name: dict(chosen.options)} for chosen in model.assembly.modifications],
         "maps": dict(Counter(model.maps.values())),
@@ -216,7 +217,7 @@ def _architecture(model: Mapping[str, Any]) -> list[tuple[str, Any]]:
     sizes = model["sizes"]
     if sizes is None:
         return [("architecture", model["kind"]), ("problem", model["problem"])]
-    stacks = {"decoder_only": ("decoder",), "encoder_only": ("encoder",)}.get(model["kind"], ("encoder", "decoder"))
+    stacks = model["stacks"]
     layers = " + ".join(str(sizes[f"{stack}_layers"]) for stack in stacks)
     widths = f"d_model {sizes['d_model']}, d_ff {sizes['d_ff']}, {sizes['heads']} heads of {sizes['d_head']}"
     chosen = [_modification(name, options) for wish in model["modifications"] for name, options in wish.items()]

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 from sixfold.config.files import read_config
 from sixfold.config.schema import Config
 from sixfold.core.device import choose_device
-from sixfold.decoding.generator import Generator
 from sixfold.decoding.session import RunOrigin
-from sixfold.decoding.translator import Translator
 from sixfold.models.model import Model
 from sixfold.runs import model_files
 from sixfold.runs.run import Run
 from sixfold.spec.registry import import_file
+from sixfold.tasks.task import Task, find_task, task_of, usual_task
+from sixfold.text.labels import load_labels
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.training.what_next import to_resume
 
@@ -26,6 +26,7 @@ class OpenedRun(NamedTuple):
     model: Model
     tokenizers: Tokenizers
     config: Config
+    task: Task
 
 
 def load(
@@ -51,13 +52,12 @@ def load(
     opened = [open_run(each, device, settings) for each in runs]
     _need_one_vocabulary(runs, opened)
     origin = RunOrigin(tuple(map(str, runs)), device, tuple(map(str, imports)))
-    models, (model, tokenizers, config) = [each.model for each in opened], opened[0]
-    if model.kind == "encoder_decoder":
-        return Translator(models, tokenizers, config.decoding, origin=origin)  # type: ignore[arg-type]
-    if model.kind == "decoder_only":
-        context = config.data.context if Run(runs[0]).exists() else None
-        return Generator(models, tokenizers, config.decoding, context=context, origin=origin)  # type: ignore[arg-type]
-    raise ValueError(f"{runs[0]} holds a model of kind {model.kind}, which writes no text")
+    models, (_, tokenizers, config, task) = [each.model for each in opened], opened[0]
+    if task.user is None:
+        raise ValueError(f"{runs[0]} was trained for {task.name}, and writes no text")
+    context = config.data.context if Run(runs[0]).exists() else None
+    labels = load_labels(Path(runs[0]))
+    return task.user(models, tokenizers, config.decoding, labels=labels, context=context, origin=origin)
 
 
 def open_run(directory: str | Path, device: str = "auto", settings: Mapping[str, Any] | None = None) -> OpenedRun:
@@ -75,12 +75,18 @@ def open_run(directory: str | Path, device: str = "auto", settings: Mapping[str,
     model = model_files.load(run.directory, device=choose_device(device))
     settings = {**_usual(model, settings or {}), **(settings or {})}
     config = run.read_config(settings) if run.exists() else read_config(None, settings)
-    return OpenedRun(model, Tokenizers.load(run.directory), config)
+    task = task_of(config) if run.exists() else _usual_task(model)
+    return OpenedRun(model, Tokenizers.load(run.directory), config, task)
+
+
+def _usual_task(model: Model) -> Task:
+    """What a model directory without a run is asked for."""
+    return find_task("classification") if model.sizes.classes else usual_task(model.kind)
 
 
 def _usual(model: Model, settings: Mapping[str, Any]) -> dict[str, str]:
     """A language model samples, unless a search is asked for: the likeliest text of all soon repeats itself."""
-    if model.kind != "decoder_only" or {"decoding.sample", "decoding.beam_size"} & settings.keys():
+    if model.reads_source or not model.writes_text or {"decoding.sample", "decoding.beam_size"} & settings.keys():
         return {}
     return {"decoding.sample": "true"}
 
@@ -88,8 +94,8 @@ def _usual(model: Model, settings: Mapping[str, Any]) -> dict[str, str]:
 def _need_one_vocabulary(runs: Sequence[str | Path], opened: Sequence[OpenedRun]) -> None:
     first = opened[0]
     for run, other in zip(runs[1:], opened[1:], strict=True):
-        if other.model.kind != first.model.kind:
-            raise ValueError(f"{runs[0]} is a model of kind {first.model.kind}, {run} of kind {other.model.kind}")
+        if other.task.name != first.task.name:
+            raise ValueError(f"{runs[0]} was trained for {first.task.name}, {run} for {other.task.name}")
         for side, mine, theirs in zip(("source", "target"), first.tokenizers, other.tokenizers, strict=True):
             if mine.fingerprint != theirs.fingerprint:
                 raise ValueError(

@@ -31,7 +31,7 @@ _UNTRAINED = 32  # tokens that a model writes that never ends
 
 def measure(subject: BenchSubject, wishes: BenchOptions, seconds: float, tell: Tell) -> dict[str, Any]:
     """The section as JSON."""
-    if subject.model.kind != "encoder_decoder":
+    if not subject.model.reads_source:
         raise Skipped(f"only models of kind encoder_decoder translate, and this is of kind {subject.model.kind}")
     lines, origin = subject.held_out(wishes.sentences, wishes.file, wishes.texts)
     limit = _limit(subject)

@@ -20,8 +20,8 @@ from sixfold.bench.options import BenchOptions, Tell
 from sixfold.bench.peer_models import absence, x_stack
 from sixfold.bench.race import NO_TIME, OURS, SEED, Contender, Ratio, race, ratio, told_rounds
 from sixfold.bench.subject import BenchSubject, Skipped
+from sixfold.core.ids import CONTROLS
 from sixfold.models.model import Model
-from sixfold.text.tokenizer import CONTROLS
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
 WAYS = ("forward", "forward and backward")
@@ -58,12 +58,12 @@ def measure(subject: BenchSubject, wishes: BenchOptions, seconds: float, tell: T
 
 
 def _stack(model: Model) -> str:
-    return {"encoder_decoder": "encoder", "decoder_only": "decoder"}.get(model.kind, "encoder")
+    return model.stacks[0]
 
 
 def _possible(model: Model) -> tuple[list[int], list[str]]:
     """The lengths that the model can tell apart, and what is to be said of the others."""
-    most = model.limits.get("encoder" if model.kind == "encoder_decoder" else "only", math.inf)
+    most = model.limits.get("encoder" if model.reads_source else "only", math.inf)
     lengths = [length for length in LENGTHS if length <= most]
     if not lengths:
         raise Skipped(f"this model reads at most {most} tokens, and the shortest length measured is {LENGTHS[0]}")
@@ -103,11 +103,11 @@ def act(model: Model, who: str, way: str, longest: int) -> Callable[[int], None]
 def _reader(model: Any, who: str, longest: int) -> Callable[[Tensor], Tensor]:
     if who == _PEER:
         torch.manual_seed(SEED)
-        kind = {"encoder_decoder": "encoder", "decoder_only": "only"}.get(model.kind, "reader")
-        return x_stack(model.sizes, kind, longest, return_only_embed=True)
-    if model.kind == "encoder_decoder":
+        side = "encoder" if model.reads_source else "only" if model.writes_text else "reader"
+        return x_stack(model.sizes, side, longest, return_only_embed=True)
+    if model.reads_source:
         return lambda ids: model.encode(ids).states[-1]
-    return model.decode if model.kind == "decoder_only" else model.encode
+    return model.decode if model.writes_text else model.encode
 
 
 def _memories(

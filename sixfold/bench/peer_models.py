@@ -104,7 +104,7 @@ def _check(model: Model, stacks: dict[str, Recognised]) -> None:
     kinds = {stack.kind for stack in stacks.values()}
     (kind, *others) = kinds
     wrong = {
-        f"a model of kind {model.kind}": model.kind != "encoder_decoder",
+        f"a model of kind {model.kind}": not model.reads_source,
         "stacks that differ": bool(others),
         "RMS norms": kind.rms_norm,
         "gated feed-forward layers": kind.gated,

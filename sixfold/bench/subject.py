@@ -19,14 +19,16 @@ from sixfold.api.load import open_run
 from sixfold.bench.race import SEED
 from sixfold.config.files import read_config, recipes
 from sixfold.config.schema import Config, Files, Vocabularies
+from sixfold.core.ids import CONTROLS
 from sixfold.foreign.agreement import fitting
 from sixfold.models.build import build
 from sixfold.models.model import Model
 from sixfold.runs import model_files
 from sixfold.runs.run import Run
 from sixfold.scoring.held_out import own_references
+from sixfold.tasks.task import settled, task_of
 from sixfold.text.corpus import Prepared, data_files, open_prepared, prepare
-from sixfold.text.tokenizer import CONTROLS, Tokenizer, Tokenizers
+from sixfold.text.tokenizer import Tokenizer, Tokenizers
 from sixfold.text.vocabulary import train_tokenizer
 
 _STEPS = 12  # of random text, in training batches
@@ -89,7 +91,7 @@ class BenchSubject:
         """The text that the run was to be tested on; for want of it, what it was validated on."""
         for part in ("test", "valid"):
             try:
-                found = own_references(self.run, self.config, self.tokenizers, part)
+                found = own_references(self.run, self.config, task_of(self.config), self.tokenizers, part)
             except (ValueError, OSError):
                 continue
             return [each.source for each in found], f"data.{part}"
@@ -110,7 +112,7 @@ def opened(
         if Path(what).is_dir() and (what not in recipes() or Run(what).exists()):  # it may be its corpus
             yield _open_run(what, settings, modify, Path(folder), tuple(imports))
         else:
-            config = read_config(what, settings).with_modifications(modify)
+            config = settled(read_config(what, settings)).with_modifications(modify)
             yield _make_run(what, config, Path(folder), tuple(imports))
 
 
@@ -120,23 +122,23 @@ def _open_run(
     fixed = [f"--{key}" for key in settings if key.partition(".")[0] in ("data", "model")]
     if fixed or modify:
         raise ValueError(f"{(fixed or ['--modify'])[0]} is for recipes: {what} is a run, whose model is as it is")
-    model, tokenizers, config = open_run(what, "cpu", settings)
+    model, tokenizers, config, _ = open_run(what, "cpu", settings)
     try:
         prepared, text = open_prepared(Run(what).data, tokenizers), "the run's own"
     except ValueError:
         config = _with_random_text(config, tokenizers, folder)
-        prepared, text = prepare(config, folder / "data", tokenizers), "random words, as the run's own are not there"
+        prepared, text = _prepare(config, folder / "data", tokenizers), "random words, as the run's own are not there"
     return BenchSubject(what, Run(what), model, tokenizers, _endless(config), prepared, True, text, imports)
 
 
 def _make_run(what: str, config: Config, folder: Path, imports: tuple[str, ...]) -> BenchSubject:
     run, missing = Run(folder), _no_text(config)
     if missing is None:
-        prepared, text = prepare(config, run.data), "the recipe's own"
+        prepared, text = _prepare(config, run.data), "the recipe's own"
     else:
         tokenizers = _names(config)
         config = _with_random_text(config, tokenizers, folder)
-        prepared, text = prepare(config, run.data, tokenizers), f"random words, as {missing}"
+        prepared, text = _prepare(config, run.data, tokenizers), f"random words, as {missing}"
     tokenizers, config = prepared.tokenizers, _endless(config)
     sizes = config.sizes_with(tokenizers)
     model = build(sizes, config.model.modifications, config.model.kind, seed=config.training.seed)
@@ -144,6 +146,10 @@ def _make_run(what: str, config: Config, folder: Path, imports: tuple[str, ...])
     tokenizers.save(run.directory)
     model_files.save(model, run.directory)
     return BenchSubject(what, run, model.eval(), tokenizers, config, prepared, False, text, imports)
+
+
+def _prepare(config: Config, folder: Path, tokenizers: Tokenizers | None = None) -> Prepared:
+    return prepare(config.data, task_of(config).form, folder, tokenizers)
 
 
 def _endless(config: Config) -> Config:
@@ -155,7 +161,7 @@ def _no_text(config: Config) -> str | None:
     if config.data.train is None:
         return "the recipe names no text"
     try:
-        files = data_files(config)
+        files = data_files(config.data, task_of(config).form)
         size = sum(file.stat().st_size for file in files)
     except (ValueError, OSError):
         return "the recipe's text is not there"
@@ -186,7 +192,7 @@ def _with_random_text(config: Config, tokenizers: Tokenizers, folder: Path) -> C
         paths[side] = folder / f"random.{side}"
         lines = (_line(tokenizer, chance, config.data.max_length) for _ in range(number))
         paths[side].write_text("".join(chain.from_iterable((line, "\n") for line in lines)), encoding="utf-8")
-    pairs = config.model.kind == "encoder_decoder"
+    pairs = task_of(config).form.has_pairs
     train: Files | str = Files(source=str(paths["source"]), target=str(paths["target"]))
     changes = {"train": train if pairs else str(paths["target"]), "valid": None, "test": None}
     changes |= {"source": None, "target": None}

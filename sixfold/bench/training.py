@@ -22,7 +22,8 @@ from sixfold.core.ids import PAD
 from sixfold.models.count import count
 from sixfold.models.model import Model
 from sixfold.runs import model_files
-from sixfold.text.batches import Batches
+from sixfold.tasks.task import task_of
+from sixfold.training.make_trainer import make_batches
 
 PEAK = "matrix product"
 _SIDE = 2048  # of its matrices
@@ -63,14 +64,7 @@ def measure(subject: BenchSubject, wishes: BenchOptions, seconds: float, tell: T
 def first_steps(subject: BenchSubject, number: int) -> list[MicroBatches]:
     """The first batches of the run, as its training would take them."""
     training = subject.config.training
-    batches = Batches(
-        subject.prepared.train,
-        subject.model.kind,
-        batch_tokens=training.batch_tokens,
-        seed=training.seed,
-        pieces=training.accumulate,
-        vocab=len(subject.tokenizers.target),
-    )
+    batches = make_batches(task_of(subject.config), subject.prepared, subject.config, training.accumulate)
     return [batches.next() for _ in range(number)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -21,12 +21,10 @@ from sixfold.core.ids import PAD
 from sixfold.runs.run import Run
 from sixfold.spec.spec import Group
 from sixfold.training import checkpoint
-from sixfold.training.display import Quiet
-from sixfold.training.log import Log
+from sixfold.training.make_trainer import build_model, make_trainer
 from sixfold.training.optimizer import make_optimizers
 from sixfold.training.processes import Processes
 from sixfold.training.schedule import rate
-from sixfold.training.trainer import Trainer
 
 MicroBatches = Sequence[Batch]  # the micro-batches of one optimiser step
 Logits = Callable[[Batch], Tensor]  # (rows, length, words)
@@ -43,24 +41,30 @@ class Replay:
     def __init__(self, steps: Sequence[MicroBatches]):
         self.steps, self.padding, self.epoch, self._given = steps, 0.0, 0, 0
 
-    def next(self, which: Iterable[int]) -> list[Batch]:
+    def next(self, which: Iterable[int] | None = None) -> list[Batch]:
         self._given += 1
         return list(self.steps[(self._given - 1) % len(self.steps)])
+
+    def state(self) -> dict[str, Any]:
+        return {"given": self._given}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self._given = state["given"]
 
 
 def tokens(steps: Sequence[MicroBatches]) -> int:
     """Target tokens that are scored."""
-    return sum(int((batch.targets != PAD).sum()) for step in steps for batch in step)
+    return sum(next(iter(batch.counts.values())) for step in steps for batch in step)
 
 
 def ours(subject: BenchSubject, steps: Sequence[MicroBatches]) -> TrainingContender:
     """The step that `sixfold train` makes: loss, gradients, clipping, guard, optimiser; only the log is not written."""
     config = _unlogged(subject.config)
     with tempfile.TemporaryDirectory(prefix="sixfold-bench-") as folder:  # nothing is written before a checkpoint is
-        trainer = Trainer(Run(folder), config, subject.prepared, Processes(), Quiet())
-    trainer.log = Log(trainer.run, Quiet(), active=False)
-    trainer.batches = Replay(steps)  # type: ignore[assignment]
-    checkpoint.load_weights(trainer.model, subject.model.state_dict())
+        processes = Processes()
+        model = build_model(config, subject.prepared, processes)
+        checkpoint.load_weights(model, subject.model.state_dict())
+        trainer = make_trainer(Run(folder), config, subject.prepared, processes, model=model, batches=Replay(steps))
     trainer.model.train()
 
     def step() -> float:
@@ -104,7 +108,7 @@ def peer(name: str, subject: BenchSubject, steps: Sequence[MicroBatches]) -> Tra
 
 def _transformers(subject: BenchSubject, length: int) -> tuple[nn.Module, Logits, str]:
     """Hugging Face's model with the same weights; if it has none like this, Marian with the same sizes."""
-    if subject.model.kind != "encoder_decoder":
+    if not subject.model.reads_source:
         raise ValueError(f"for a model of kind {subject.model.kind} none of its models is set beside ours")
     try:
         model, same = hugging_face(subject.model, length), "weights"
@@ -120,8 +124,8 @@ def _transformers(subject: BenchSubject, length: int) -> tuple[nn.Module, Logits
 
 def _x_transformers(subject: BenchSubject, length: int) -> tuple[nn.Module, Logits, str]:
     """x-transformers of the same sizes; one table serves for words in and out."""
-    sizes, kind = subject.model.sizes, subject.model.kind
-    if kind == "encoder_decoder":
+    sizes, writes = subject.model.sizes, subject.model.writes_text
+    if subject.model.reads_source:
         encoder, decoder = x_pair(sizes, length)
 
         def translate(batch: Batch) -> Tensor:
@@ -131,11 +135,11 @@ def _x_transformers(subject: BenchSubject, length: int) -> tuple[nn.Module, Logi
         return nn.ModuleList([encoder, decoder]), translate, "sizes"
     if sizes.classes:
         raise ValueError("it is not set beside a model that says classes")
-    stack = x_stack(sizes, "only" if kind == "decoder_only" else "reader", length, return_only_embed=True)
+    stack = x_stack(sizes, "only" if writes else "reader", length, return_only_embed=True)
 
     def go_on(batch: Batch) -> Tensor:
         ids = batch.inputs if batch.source is None else batch.source
-        mask = None if kind == "decoder_only" else _real(ids)
+        mask = None if writes else _real(ids)
         return F.linear(stack(ids, mask=mask), stack.token_emb.emb.weight)
 
     return stack, go_on, "sizes"

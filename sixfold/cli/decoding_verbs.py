@@ -48,10 +48,8 @@ def load_for(runs: list[Path], verb: str, device: str, imports: list[Path] | Non
     from sixfold.api.load import load
 
     loaded = load(runs, device=device, imports=imports or [], settings=settings)
-    verbs = {"encoder_decoder": "translate", "decoder_only": "generate"}
-    kind = loaded.model.kind
-    if verbs[kind] != verb:
-        raise ValueError(f"{runs[0]} is a model of kind {kind}: use `sixfold {verbs[kind]}`")
+    if loaded.verb != verb:
+        raise ValueError(f"{runs[0]} is a model of kind {loaded.model.kind}: use `sixfold {loaded.verb}`")
     return loaded
 
 

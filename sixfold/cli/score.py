@@ -18,7 +18,6 @@ from sixfold.cli.options import AsJson, Device, Import, Sectioned, configured, n
 from sixfold.terminal import console, printable, table
 
 if TYPE_CHECKING:
-    from sixfold.config.schema import Config
     from sixfold.scoring.likelihood import Likelihood
     from sixfold.scoring.metrics import Metric
 
@@ -113,7 +112,7 @@ def score(
         if likelihood:
             _refuse("--likelihood", {**texts_only, "--out": out})
             _report_likelihood(scored, source_file, target_file, as_json)
-        elif scored.config.model.kind == "decoder_only":
+        elif not scored.task.metrics:
             _refuse("a language model, but for --target-file with --likelihood", {**named, **texts_only})
             _report_facts(scored.own_loss(part), as_json)
         else:
@@ -165,18 +164,18 @@ class _Scored:
         for file in imports or []:
             import_file(file)
         self.run = run
-        self.model, self.tokenizers, self.config = open_run(run, device, settings)
+        self.model, self.tokenizers, self.config, self.task = open_run(run, device, settings)
 
     def own_metrics(self) -> list[str]:
         """What it was validated by, and where that is one of the usual ones, the others."""
         own = self.config.training.metric
-        own = "bleu" if own in ("auto", "loss", "perplexity") else own
+        own = self.task.metrics[0] if own in ("auto", "loss", "perplexity") else own
         return [own, *(name for name in USUAL if own in USUAL and name != own)]
 
     def own_loss(self, part: Any) -> dict[str, Any]:
         from sixfold.scoring.held_out import own_loss
 
-        return own_loss(self.config, self.tokenizers, self.model, part).json()
+        return own_loss(self.config, self.task, self.tokenizers, self.model, part).json()
 
     def asked(self, source: File, refs: Sequence[Path], part: Any) -> Asked:
         """What it is to translate: a file, or its own held-out text."""
@@ -187,7 +186,7 @@ class _Scored:
         if source is None and refs:
             raise ValueError("what is the run to read? Give --source-file, or no --ref for its own text")
         if source is None:
-            own = own_references(Run(self.run), self.config, self.tokenizers, part)
+            own = own_references(Run(self.run), self.config, self.task, self.tokenizers, part)
             return Asked([each.source for each in own], [each.targets for each in own])
         sources = read_texts(source)
         return Asked(sources, read_references(refs, source, len(sources)))
@@ -197,12 +196,13 @@ class _Scored:
         return ScoreInput(str(self.run), list(self._translated(asked.sources, out)), asked.references)
 
     def _translated(self, sources: Sequence[str], out: File) -> Iterator[str]:
-        from sixfold.decoding.translator import Translator
+        from sixfold.text.labels import load_labels
 
-        translator = Translator(self.model, self.tokenizers, self.config.decoding)  # type: ignore[arg-type]
+        assert self.task.user is not None, "a task with metrics can be asked"
+        user = self.task.user(self.model, self.tokenizers, self.config.decoding, labels=load_labels(self.run))
         progress = ProgressLine()
         output = None if out is None else Output(out)
-        for number, found in enumerate(translator.stream(sources), 1):
+        for number, found in enumerate(user.stream(sources), 1):
             progress.count(len(found.tokens))
             if found.note:
                 progress.say(f"line {number:,}: {found.note}")
@@ -216,9 +216,9 @@ class _Scored:
 
 def _decoded(scored: _Scored, other: _Scored | None, asked: Asked, out: File) -> tuple[ScoreInput, ScoreInput | None]:
     """What one run, and another one if there is one, make of the same texts."""
-    if other is not None and other.model.kind != scored.model.kind:
+    if other is not None and other.task.name != scored.task.name:
         raise ValueError(
-            f"{scored.run} is a model of kind {scored.model.kind}, {other.run} of kind {other.model.kind}: "
+            f"{scored.run} was trained for {scored.task.name}, {other.run} for {other.task.name}: "
             f"they don't do the same, so there is nothing to compare"
         )
     return scored.decode(asked, out), None if other is None else other.decode(asked, None)
@@ -263,7 +263,7 @@ def _report_likelihood(scored: _Scored, source: File, target: File, as_json: boo
     """
     from sixfold.scoring.likelihood import likelihood, perplexity
 
-    pairs, progress = _pairs(scored.config, source, target), ProgressLine("texts", show=not sys.stdout.isatty())
+    pairs, progress = _pairs(scored, source, target), ProgressLine("texts", show=not sys.stdout.isatty())
     found = likelihood(scored.model, scored.tokenizers, pairs, scored.config.decoding.batch_tokens)
     total = perplexity(_told(found, progress, as_json)).json()
     if as_json:
@@ -288,12 +288,12 @@ def _told(found: Iterable[Likelihood], progress: ProgressLine, as_json: bool) ->
         yield each
 
 
-def _pairs(config: Config, source: File, target: File) -> Iterator[tuple[str | None, str]]:
+def _pairs(scored: _Scored, source: File, target: File) -> Iterator[tuple[str | None, str]]:
     from sixfold.scoring.report import stream_pairs, stream_texts
 
     if target is None:
         raise ValueError("whose likelihood? Give --target-file")
-    if config.model.kind != "encoder_decoder":
+    if not scored.model.reads_source:
         not_with("a language model, which reads no source", {"--source-file"} if source else set())
         return ((None, text) for text in stream_texts(target))
     if source is None:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from sixfold.config.plain_yaml import LONGEST, parse
-from sixfold.config.schema import Config, explained
+from sixfold.config.schema import SECTIONS, Config, explained
 from sixfold.config.settings import giving_way
 from sixfold.core.names import unknown
 from sixfold.core.quote import quoted
@@ -30,11 +30,16 @@ def read_config(recipe: str | Path | None = None, settings: Mapping[str, Any] | 
     given: dict[str, dict[str, Any]] = {}
     for key, value in (settings or {}).items():
         section, _, name = key.partition(".")
+        if key == "task":
+            tree["task"] = value
+            continue
         given.setdefault(section, {})[name] = _read_setting(value, f"--{key}")
     for section, values in given.items():
         tree[section] = {**giving_way(tree.get(section) or {}, values), **values}
     try:
-        return Config.model_validate({section: values or {} for section, values in tree.items()})
+        return Config.model_validate(
+            {section: values or {} for section, values in tree.items() if values or section != "task"}
+        )
     except ValidationError as error:
         if recipe is not None and settings:
             read_config(recipe)  # a mistake in the file is said to be there; else it is in the settings
@@ -73,10 +78,10 @@ def _read_recipe(recipe: str | Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{error}{_or_text(path)}") from None
     if tree is not None and not isinstance(tree, dict):
-        sections = ", ".join(Config.model_fields)
+        sections = ", ".join(SECTIONS)
         raise ValueError(f"{path} must hold sections ({sections}), got {type(tree).__name__}{_or_text(path)}")
     for section, values in (tree or {}).items():
-        if section in Config.model_fields and not isinstance(values, dict | None):
+        if section in SECTIONS and not isinstance(values, dict | None):
             raise ValueError(f"{path}: {section} must hold keys and values, got {quoted(values)}")
     return tree or {}
 

@@ -97,7 +97,7 @@ class ModelConfig(Section):
     """The architecture."""
 
     kind: Literal["encoder_decoder", "decoder_only", "encoder_only"] = Field(
-        "encoder_decoder", description="encoder_decoder, decoder_only or encoder_only"
+        "encoder_decoder", description="encoder_decoder, decoder_only or encoder_only [default: by the task]"
     )
     d_model: int = Field(512, le=LARGEST["d_model"], description="width of the model")
     d_ff: int = Field(2048, le=LARGEST["d_ff"], description="width inside the feed-forward layers")
@@ -125,7 +125,10 @@ class Training(Section):
     steps: int | None = Field(None, gt=0, le=_MOST_STEPS, description="optimiser steps [default: 20000]")
     minutes: float | None = Field(None, gt=0, le=1e7, description="in place of steps: as many as a probe says fit")
     batch_tokens: int = Field(
-        4096, gt=0, le=_MOST_TOKENS, description="target tokens with padding in one optimiser step, over all processes"
+        4096,
+        gt=0,
+        le=_MOST_TOKENS,
+        description="tokens with padding in one optimiser step, of the side that has more, over all processes",
     )
     accumulate: int = Field(1, gt=0, le=10_000, description="micro-batches that make up a step, to save memory")
     optimizer: Literal["adamw", "adafactor", "sgd", "muon"] = Field(
@@ -251,6 +254,11 @@ class Decoding(Section):
 class Config(Section):
     """A whole run."""
 
+    task: str | dict[str, Any] | None = Field(
+        None,
+        description="what the model is trained for: translation, language_model, masked_words or classification, or "
+        "{name: NAME, option: value}; `sixfold list --tasks` shows the options [default: by model.kind]",
+    )
     data: Data = Data()
     model: ModelConfig = ModelConfig()
     training: Training = Training()
@@ -284,6 +292,14 @@ class Config(Section):
             **vocabulary,
         )
 
+    def with_task(self, task: dict[str, Any], kind: str) -> Config:
+        """The same, with its task and the kind of its model said."""
+        return self.model_copy(update={"task": task, "model": self.model.model_copy(update={"kind": kind})})
+
+    def with_classes(self, classes: int) -> Config:
+        """The same, with as many classes as the labels that were found."""
+        return self.model_copy(update={"model": self.model.model_copy(update={"classes": classes})})
+
     def with_steps(self, steps: int) -> Config:
         """The same, with a number of steps in place of minutes."""
         training = self.training.model_copy(update={"steps": steps, "minutes": None})
@@ -303,6 +319,9 @@ class Config(Section):
         return self.model_copy(update={"model": self.model.model_copy(update={"modifications": modifications})})
 
 
+SECTIONS = tuple(name for name in Config.model_fields if name != "task")
+
+
 def _whole(corpus: Any) -> Any:
     if isinstance(corpus, list):
         return [_whole(item) for item in corpus]
@@ -314,8 +333,8 @@ def _whole(corpus: Any) -> Any:
 
 def keys() -> Iterator[tuple[str, FieldInfo]]:
     """Every key that can be set, such as "model.d_model", with its description and default."""
-    for section, field in Config.model_fields.items():
-        kind = cast("type[Section]", field.annotation)
+    for section in SECTIONS:
+        kind = cast("type[Section]", Config.model_fields[section].annotation)
         for key, leaf in kind.model_fields.items():
             yield f"{section}.{key}", leaf
 

@@ -30,6 +30,7 @@ class Call:
     positioner: Position | None = None  # that part, for a stack that goes on with another sequence
     depth: int = 0  # belongs to the call: a shared layer runs at many depths
     memory: Memory = None  # type: ignore[assignment]  # in a decoder that has an encoder
+    features: Mapping[str, Tensor] | None = None  # (B, L) each: what tokens carry besides their ids
     cache: Cache | None = None
     tap: Tap | None = None
     gates: Mapping[str, Tensor] | None = None  # "decoder.3.cross" → (B or 1, H): factors on the heads' outputs

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -59,3 +60,18 @@ def be_deterministic(yes: bool) -> None:
     if yes:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by CUDA when it is first used
         torch.backends.cudnn.benchmark = False
+
+
+@contextmanager
+def left_as_it_was() -> Iterator[None]:
+    """Afterwards torch's random generators, and whether it is deterministic, are as they were before."""
+    strict = torch.are_deterministic_algorithms_enabled()
+    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    benchmark = torch.backends.cudnn.benchmark
+    try:
+        with torch.random.fork_rng(range(torch.cuda.device_count())):
+            yield
+    finally:
+        torch.use_deterministic_algorithms(strict)
+        torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
+        torch.backends.cudnn.benchmark = benchmark

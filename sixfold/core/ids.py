@@ -1,3 +1,4 @@
-"""The ids that mean the same in every vocabulary."""
+"""The ids that control a model; every vocabulary begins with them."""
 
-PAD, BOS, EOS = 0, 1, 2  # padding, begin of a sequence, end of a sequence
+PAD, BOS, EOS, UNK, MASK = range(5)
+CONTROLS = {PAD: "<pad>", BOS: "<s>", EOS: "</s>", UNK: "<unk>", MASK: "<mask>"}

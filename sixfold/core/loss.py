@@ -23,16 +23,17 @@ def perplexity_of(nats: float) -> float:
 
 
 class Scored(NamedTuple):
-    """The loss of many targets. Those that are PAD do not count."""
+    """The loss of many targets, each with its weight."""
 
     sum: Tensor  # what is minimised
-    tokens: Tensor  # how many were scored
+    tokens: Tensor  # how many have a weight other than 0
     plain: Tensor  # Σ −log p(target), whatever the smoothing: what is reported; it has no gradient
 
 
-# A piece of the loss: states (c, D) and targets (c,) → the sum, the plain sum, a tensor, and the sum's gradient
-# with respect to that.
-Piece = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
+# A piece of the loss: states (c, D), targets (c,) and weights (c,) → the sum, the plain sum, a tensor, and the sum's
+# gradient with respect to that.
+Piece = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
+LossOf = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # the same → the sum and the plain sum
 
 
 def chunked_cross_entropy(
@@ -41,8 +42,9 @@ def chunked_cross_entropy(
     targets: Tensor,
     parameters: Sequence[Tensor],
     smoothing: float = 0.0,
+    weights: Tensor | None = None,
 ) -> Scored:
-    """Σ −log p(target) over the targets that are not PAD, for a head that has logits.
+    """Σ −weight · log p(target), for a head that has logits. Without weights all targets count but PAD.
 
     The smoothed target has 1 − ε on the right word and ε/(V − 1) on every other but PAD.
 
@@ -50,15 +52,15 @@ def chunked_cross_entropy(
     backward: the gradient is computed in its place.
     """
 
-    def piece(xs: Tensor, ts: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def piece(xs: Tensor, ts: Tensor, ws: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         logits = logits_of(xs)
         gradient = _exact(logits.detach())
-        return *gradient_in_place(gradient, ts, smoothing), logits, gradient.to(logits.dtype)
+        return *gradient_in_place(gradient, ts, smoothing, ws), logits, gradient.to(logits.dtype)
 
     if torch.compiler.is_compiling():
         log_p = _exact(logits_of(x.flatten(0, -2))).log_softmax(-1)
-        return _score_whole(lambda _, ts: _both(log_p, ts, smoothing), x, targets)
-    return chunked(piece, x, targets, parameters)
+        return _score_whole(lambda _, ts, ws: _both(log_p, ts, smoothing, ws), x, targets, weights)
+    return chunked(piece, x, targets, parameters, weights=weights)
 
 
 def chunked_likelihood(
@@ -68,90 +70,114 @@ def chunked_likelihood(
     parameters: Sequence[Tensor],
     smoothing: float = 0.0,
     rows: int | None = None,
+    weights: Tensor | None = None,
 ) -> Scored:
     """The same for a head that has log-probabilities, but no logits."""
-    return chunked_loss(lambda xs, ts: _both(log_probs_of(xs), ts, smoothing), x, targets, parameters, rows)
+
+    def loss_of(xs: Tensor, ts: Tensor, ws: Tensor) -> tuple[Tensor, Tensor]:
+        return _both(log_probs_of(xs), ts, smoothing, ws)
+
+    return chunked_loss(loss_of, x, targets, parameters, rows, weights)
 
 
 def chunked_loss(
-    loss_of: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    loss_of: LossOf,
     x: Tensor,
     targets: Tensor,
     parameters: Sequence[Tensor],
     rows: int | None = None,
+    weights: Tensor | None = None,
 ) -> Scored:
-    """The same for a head that knows a cheaper way from (c, D) and (c,) to the sum and the plain sum."""
+    """The same for a head that knows a cheaper way from states, targets and weights to the sum and the plain sum."""
 
-    def piece(xs: Tensor, ts: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        loss, plain = loss_of(xs, ts)
+    def piece(xs: Tensor, ts: Tensor, ws: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        loss, plain = loss_of(xs, ts, ws)
         return loss.detach(), plain.detach(), loss, torch.ones_like(loss)
 
     if torch.compiler.is_compiling():
-        return _score_whole(loss_of, x, targets)
-    return chunked(piece, x, targets, parameters, rows)
+        return _score_whole(loss_of, x, targets, weights)
+    return chunked(piece, x, targets, parameters, rows, weights)
 
 
-def chunked(piece: Piece, x: Tensor, targets: Tensor, parameters: Sequence[Tensor], rows: int | None = None) -> Scored:
+def chunked(
+    piece: Piece,
+    x: Tensor,
+    targets: Tensor,
+    parameters: Sequence[Tensor],
+    rows: int | None = None,
+    weights: Tensor | None = None,
+) -> Scored:
     """The sums over pieces of `rows` (default: CHUNK) tokens.
 
     While a piece's intermediate results are there, its gradients are sent back at once to x and the
     parameters: nothing is computed twice, and N×V numbers never exist.
     """
     x_ND, targets_N = x.flatten(0, -2), targets.flatten()
-    tokens, rows = (targets_N != PAD).sum(), rows or CHUNK
+    weights_N, rows = weights_of(targets, weights), rows or CHUNK
+    tokens = (weights_N != 0).sum()
     if torch.is_grad_enabled() and any(t.requires_grad for t in (x, *parameters)):
-        total, plain = _Chunked.apply(piece, rows, targets_N, x_ND, *parameters)
+        total, plain = _Chunked.apply(piece, rows, targets_N, weights_N, x_ND, *parameters)
         return Scored(total, tokens, plain)
-    sums = [torch.stack(piece(xs, ts)[:2]) for xs, ts in _chunks(rows, x_ND, targets_N)]
+    sums = [torch.stack(piece(*parts)[:2]) for parts in _chunks(rows, x_ND, targets_N, weights_N)]
     total, plain = torch.stack(sums).sum(0)
     return Scored(total, tokens, plain)
 
 
-def _score_whole(loss_of: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], x: Tensor, targets: Tensor) -> Scored:
+def weights_of(targets: Tensor, weights: Tensor | None) -> Tensor:
+    """How much each target counts (N,). Without weights: all but PAD, which is no word to predict."""
+    return targets.flatten() != PAD if weights is None else weights.flatten()
+
+
+def _score_whole(loss_of: LossOf, x: Tensor, targets: Tensor, weights: Tensor | None) -> Scored:
     """All at once: a compiler decides by itself what to keep."""
-    total, plain = loss_of(x.flatten(0, -2), targets.flatten())
-    return Scored(total, (targets != PAD).sum(), plain.detach())
+    weights_N = weights_of(targets, weights)
+    total, plain = loss_of(x.flatten(0, -2), targets.flatten(), weights_N)
+    return Scored(total, (weights_N != 0).sum(), plain.detach())
 
 
-def _both(log_p: Tensor, targets_N: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+def _both(log_p: Tensor, targets_N: Tensor, smoothing: float, weights_N: Tensor) -> tuple[Tensor, Tensor]:
     """The sum with smoothing, and without."""
-    plain = smoothed_loss(log_p, targets_N, 0.0, ignore=PAD)
-    return (smoothed_loss(log_p, targets_N, smoothing, ignore=PAD) if smoothing else plain), plain
+    plain = smoothed_loss(log_p, targets_N, 0.0, weights_N, never=PAD)
+    return (smoothed_loss(log_p, targets_N, smoothing, weights_N, never=PAD) if smoothing else plain), plain
 
 
-def smoothed_loss(log_p: Tensor, targets_N: Tensor, smoothing: float, ignore: int | None = None) -> Tensor:
-    """Σ −log p(target), for log-probabilities (N, V): 1 − ε on the right word, ε/(V − 1) on the others.
+def smoothed_loss(
+    log_p: Tensor, targets_N: Tensor, smoothing: float, weights_N: Tensor | None = None, never: int | None = None
+) -> Tensor:
+    """Σ −weight · log p(target), for log-probabilities (N, V): 1 − ε on the right word, ε/(V − 1) on the others.
 
-    `ignore` is a target that is not scored, and a word that gets no share.
+    `never` is a word that is no target, and gets no share.
     """
     others = smoothing / max(log_p.shape[1] - 1, 1)
     losses_N = -(1 - smoothing - others) * log_p.gather(1, targets_N[:, None])[:, 0]
     if smoothing:
-        shared = log_p.sum(-1) if ignore is None else log_p.sum(-1) - log_p[:, ignore]
+        shared = log_p.sum(-1) if never is None else log_p.sum(-1) - log_p[:, never]
         losses_N = losses_N - others * shared
-    return losses_N.sum() if ignore is None else (losses_N * (targets_N != ignore)).sum()
+    return losses_N.sum() if weights_N is None else (losses_N * weights_N).sum()
 
 
-def gradient_in_place(logits_NV: Tensor, targets_N: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """The same with smoothing and without, PAD ignored; afterwards `logits_NV` holds the gradient of the former.
+def gradient_in_place(
+    logits_NV: Tensor, targets_N: Tensor, smoothing: float, weights_N: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The same with smoothing and without; afterwards `logits_NV` holds the gradient of the former.
 
-    With q the smoothed target and Q = Σ q:  loss = Q·log Z − Σ q·logit,  gradient = Q·p − q.
+    With q the smoothed target and Q = Σ q:  loss = Q·log Z − Σ q·logit,  gradient = Q·p − q, each times its weight.
     """
     others = smoothing / (logits_NV.shape[1] - 1)
     mass = 1 - others if smoothing else 1.0  # PAD's share is given to nobody
-    real_N1 = (targets_N != PAD).to(logits_NV.dtype)[:, None]
+    weight_N1 = weights_of(targets_N, weights_N).to(logits_NV.dtype)[:, None]
     right_N1 = logits_NV.gather(1, targets_N[:, None])
     rest_N1 = others * (logits_NV.sum(-1, keepdim=True) - logits_NV[:, PAD, None]) if smoothing else 0.0
     highest_N1 = logits_NV.amax(-1, keepdim=True)
     z_N1 = logits_NV.sub_(highest_N1).exp_().sum(-1, keepdim=True)
     log_z_N1 = z_N1.log() + highest_N1
     loss_N1 = mass * log_z_N1 - (1 - smoothing - others) * right_N1 - rest_N1
-    logits_NV.mul_(real_N1 * mass / z_N1)
+    logits_NV.mul_(weight_N1 * mass / z_N1)
     if smoothing:
-        logits_NV.sub_(real_N1 * others)
-        logits_NV[:, PAD, None] += real_N1 * others
-    logits_NV.scatter_add_(1, targets_N[:, None], -(1 - smoothing - others) * real_N1)
-    return (loss_N1 * real_N1).sum(), ((log_z_N1 - right_N1) * real_N1).sum()
+        logits_NV.sub_(weight_N1 * others)
+        logits_NV[:, PAD, None] += weight_N1 * others
+    logits_NV.scatter_add_(1, targets_N[:, None], -(1 - smoothing - others) * weight_N1)
+    return (loss_N1 * weight_N1).sum(), ((log_z_N1 - right_N1) * weight_N1).sum()
 
 
 class _Chunked(torch.autograd.Function):
@@ -159,16 +185,16 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, piece: Piece, rows: int, targets_N: Tensor, x_ND: Tensor, *parameters: Tensor
+        ctx: Any, piece: Piece, rows: int, targets_N: Tensor, weights_N: Tensor, x_ND: Tensor, *parameters: Tensor
     ) -> tuple[Tensor, Tensor]:
         total, total_plain = x_ND.new_zeros(2, dtype=torch.promote_types(x_ND.dtype, torch.float32)).unbind()
         grad_x = torch.empty_like(x_ND)
         wanted = [p for p in parameters if p.requires_grad]
         grads: list[Tensor] = []
-        for number, (xs, ts, grad_xs) in enumerate(_chunks(rows, x_ND, targets_N, grad_x)):
+        for number, (xs, ts, ws, grad_xs) in enumerate(_chunks(rows, x_ND, targets_N, weights_N, grad_x)):
             xs = xs.detach().requires_grad_()
             with torch.enable_grad():
-                loss, plain, output, gradient = piece(xs, ts)
+                loss, plain, output, gradient = piece(xs, ts, ws)
             total, total_plain = total + loss, total_plain + plain
             new_x, *new = torch.autograd.grad(output, [xs, *wanted], gradient, materialize_grads=True)
             grad_xs.copy_(new_x)
@@ -185,7 +211,7 @@ class _Chunked(torch.autograd.Function):
             raise RuntimeError("this loss can be differentiated once, not twice")
         grad_x, *grads = (g * scale for g in ctx.saved_tensors)
         each: Iterator[Tensor] = iter(grads)
-        return None, None, None, grad_x, *(next(each) if wanted else None for wanted in ctx.wanted)
+        return None, None, None, None, grad_x, *(next(each) if wanted else None for wanted in ctx.wanted)
 
 
 def _chunks(rows: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -195,3 +221,33 @@ def _chunks(rows: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 def _exact(logits: Tensor) -> Tensor:
     """At least float32: a sum over 30,000 words is no task for half precision."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+# Fewer positions than this share of all are scored: then the others are left out before the head, which costs a copy
+# of the states. It is far above the padding of ordinary batches.
+_MOSTLY_SCORED = 0.5
+
+
+def scored_only(x: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """States (B, L, D), targets (B, L) and weights without the positions of weight 0, where these are the majority."""
+    if weights is None or x.is_meta or torch.compiler.is_compiling():
+        return x, targets, weights
+    (index_K,) = weights.flatten().nonzero(as_tuple=True)
+    if len(index_K) > _MOSTLY_SCORED * weights.numel() or not len(index_K):
+        return x, targets, weights
+    return _Take.apply(x.flatten(0, -2), index_K), targets.flatten()[index_K], weights.flatten()[index_K]
+
+
+class _Take(torch.autograd.Function):
+    """x[index], each index once: the backward is a copy, which is repeatable and parallel; that of x[index] is not."""
+
+    @staticmethod
+    def forward(ctx: Any, x_ND: Tensor, index_K: Tensor) -> Tensor:
+        ctx.save_for_backward(index_K)
+        ctx.rows = x_ND.shape[0]
+        return x_ND.index_select(0, index_K)
+
+    @staticmethod
+    def backward(ctx: Any, gradient_KD: Tensor) -> tuple[Tensor, None]:
+        (index_K,) = ctx.saved_tensors
+        return gradient_KD.new_zeros(ctx.rows, gradient_KD.shape[1]).index_copy_(0, index_K, gradient_KD), None

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sixfold.core.ids import BOS
+from sixfold.core.ids import BOS, UNK
 from sixfold.core.tap import Tap
 from sixfold.decoding.records import Alignment
 from sixfold.decoding.step import padded
 from sixfold.models.model import Model
-from sixfold.text.tokenizer import UNK, Tokenizer, Tokenizers
+from sixfold.text.tokenizer import Tokenizer, Tokenizers
 
 _CROSS = "decoder.*.cross"
 _TOKENS = 8192  # source and target tokens that are read together

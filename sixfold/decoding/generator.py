@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -34,6 +34,8 @@ _NOT_WHOLE = "\N{REPLACEMENT CHARACTER}"  # how bytes are shown that are not, or
 class Generator:
     """Goes on with texts. `context` is the number of tokens that the model saw at once in training, if known."""
 
+    verb: ClassVar[str] = "generate"
+
     def __init__(
         self,
         model: DecoderOnly | Sequence[DecoderOnly],
@@ -46,7 +48,7 @@ class Generator:
         self.models = (model,) if isinstance(model, torch.nn.Module) else tuple(model)
         self.tokenizers, self.context, self.origin = tokenizers, context, origin
         self.decoding = decoding or Decoding(sample=True)
-        check_models(self.models, "decoder_only", "go on with a text")
+        check_models(self.models, DecoderOnly, "go on with a text")
         for each in self.models:
             check_sizes(each, tokenizers.target, "target", "decoder")
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from sixfold.config.schema import Decoding
-from sixfold.core.ids import BOS, PAD
+from sixfold.core.ids import BOS, CONTROLS, MASK, PAD, UNK
 from sixfold.core.parts import declared
 from sixfold.decoding.alignment import watched_layer
 from sixfold.decoding.cpu.int8 import quantised
@@ -26,7 +26,7 @@ from sixfold.decoding.search.length_penalty import LengthPenalty
 from sixfold.decoding.search.sample import Sample
 from sixfold.decoding.step import Step, StepFunction
 from sixfold.models.model import Model
-from sixfold.text.tokenizer import CONTROLS, MASK, UNK, Tokenizer, Tokenizers
+from sixfold.text.tokenizer import Tokenizer, Tokenizers
 
 CONTROLS_NEVER_WRITTEN = (PAD, BOS, MASK)  # ids that no text has
 
@@ -130,13 +130,13 @@ def outputs(found: Sequence[Hypothesis], texts: Sequence[str], note: str) -> lis
     ]
 
 
-def check_models(models: Sequence[Model], kind: str, verb: str) -> None:
-    """Raise a ValueError unless all are of this kind, and of one vocabulary."""
+def check_models(models: Sequence[Model], kind: type[Model], verb: str) -> None:
+    """Raise a ValueError unless all are of this kind."""
     if not models:
         raise ValueError("there is no model")
     for model in models:
-        if model.kind != kind:
-            raise ValueError(f"only models of kind {kind} {verb}, and this is a model of kind {model.kind}")
+        if not isinstance(model, kind):
+            raise ValueError(f"only models of kind {kind.kind} {verb}, and this is a model of kind {model.kind}")
 
 
 def check_demands(

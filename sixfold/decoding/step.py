@@ -70,7 +70,7 @@ class ModelStep:
     """
 
     def __init__(self, model: Model, watch: str | None = None):
-        if model.kind not in ("encoder_decoder", "decoder_only"):
+        if not model.writes_text:
             raise ValueError(f"an {model.kind} model writes no text")
         if watch is not None and watch not in model.maps:
             raise ValueError(f"there is no attention {watch!r} to watch; there are {', '.join(model.maps)}")
@@ -80,7 +80,7 @@ class ModelStep:
 
     def begin(self, sources: Sequence[Sequence[int]]) -> Cache:
         """The state before the first step. A decoder alone has no sources: each is empty."""
-        if self.model.kind == "decoder_only":
+        if not self.model.reads_source:
             return Cache(rows=len(sources), device=self.device)
         parts = parts_of(sources) if self.device.type == "cpu" else [sources]
         return Cache(together([self.model.encode(padded(part, self.device)) for part in parts]))

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from sixfold.config.schema import Decoding, change_decoding
-from sixfold.core.ids import BOS, EOS
+from sixfold.core.ids import BOS, EOS, UNK
 from sixfold.core.tap import Tap
 from sixfold.decoding.alignment import align, looks, words_in_place_of_unknown
 from sixfold.decoding.cpu.int8 import fingerprint, same
@@ -28,7 +28,7 @@ from sixfold.decoding.session import DecodingSession, RunOrigin, check_demands, 
 from sixfold.decoding.workers import in_processes
 from sixfold.models.encoder_decoder import EncoderDecoder
 from sixfold.models.model import evaluating
-from sixfold.text.tokenizer import UNK, Tokenizers
+from sixfold.text.tokenizer import Tokenizers
 
 Lines = Iterable[str | Line | None]
 
@@ -56,6 +56,8 @@ class Translator:
     makes no difference to what comes out. The models' device and precision are their own.
     """
 
+    verb: ClassVar[str] = "translate"
+
     def __init__(
         self,
         model: EncoderDecoder | Sequence[EncoderDecoder],
@@ -69,7 +71,7 @@ class Translator:
         self._kept: list[
             tuple[Any, TranslationSession]
         ] = []  # the last task, and what it is for: it takes a while to make
-        check_models(self.models, "encoder_decoder", "translate")
+        check_models(self.models, EncoderDecoder, "translate")
         for each in self.models:
             for side, tokenizer, stack in zip(("source", "target"), tokenizers, ("encoder", "decoder"), strict=True):
                 check_sizes(each, tokenizer, side, stack)

@@ -14,6 +14,7 @@ from itertools import chain, islice
 from typing import Any, Protocol
 
 from sixfold.config.schema import Config, Decoding
+from sixfold.core.ids import CONTROLS
 from sixfold.decoding.generator import Generator
 from sixfold.decoding.records import Translation
 from sixfold.decoding.translator import Translator
@@ -22,8 +23,8 @@ from sixfold.models.model import Model
 from sixfold.runs.run import Run
 from sixfold.scoring.held_out import own_references
 from sixfold.scoring.likelihood import token_log_probs
-from sixfold.text.sources import text_sources
-from sixfold.text.tokenizer import CONTROLS, Tokenizers
+from sixfold.tasks.task import task_of
+from sixfold.text.tokenizer import Tokenizers
 
 CLOSE = 1e-3  # a gap that rounding explains
 _LONGEST = 200  # tokens of a text in the sample
@@ -92,19 +93,19 @@ def compare(model: Model, tokenizers: Tokenizers, texts: Sequence[str], limit: i
 
 
 def _rows(model: Model, tokenizers: Tokenizers, texts: Sequence[str]) -> Rows:
-    return (tokenizers.target if model.kind == "decoder_only" else tokenizers.source).encode_batch(texts)
+    return (tokenizers.target if not model.reads_source else tokenizers.source).encode_batch(texts)
 
 
 def _original(model: Any, tokenizers: Tokenizers, texts: Sequence[str], limit: int) -> list[Translation]:
     decoding = Decoding(max_length=limit, max_ratio=1e6)
-    if model.kind == "decoder_only":
+    if not model.reads_source:
         return Generator(model, tokenizers, decoding).generate(list(texts))
     return Translator(model, tokenizers, decoding).translate(list(texts))
 
 
 def _log_probs(model: Model, rows: Rows, outputs: Rows) -> list[list[float]]:
     """By the original, of each token of outputs and of their ends."""
-    if model.kind != "decoder_only":
+    if model.reads_source:
         return [
             found
             for start in range(0, len(rows), 32)
@@ -148,10 +149,11 @@ def _own(run: Run, config: Config, tokenizers: Tokenizers, model: Model) -> Iter
     """First what it was validated on. Not all runs have such text, and files may have gone since."""
     for part in ("valid", "test"):
         try:
-            if model.kind == "encoder_decoder":
-                yield from (each.source for each in own_references(run, config, tokenizers, part))
+            task = task_of(config)
+            if model.reads_source:
+                yield from (each.source for each in own_references(run, config, task, tokenizers, part))
             else:
-                sources = text_sources(config.data, part)
+                sources = task.form.sources(config.data, part)
                 yield from (text for source in sources for text, _ in source.read())
         except (ValueError, OSError):
             continue
@@ -163,7 +165,7 @@ def _fitting(texts: Iterable[str], model: Model, tokenizers: Tokenizers) -> Iter
     for text in texts:
         text = text.rstrip("\n")
         (row,) = _rows(model, tokenizers, [text])
-        if model.kind == "decoder_only":
+        if not model.reads_source:
             text = tokenizers.target.decode(row[: min(_PROMPT, longest)]).partition("\n")[0]
             (row,) = _rows(model, tokenizers, [text])
         if text.strip() and 0 < len(row) <= longest:
@@ -172,7 +174,7 @@ def _fitting(texts: Iterable[str], model: Model, tokenizers: Tokenizers) -> Iter
 
 def _random(model: Model, tokenizers: Tokenizers) -> Iterator[str]:
     chance = random.Random(1)
-    tokenizer = tokenizers.target if model.kind == "decoder_only" else tokenizers.source
+    tokenizer = tokenizers.target if not model.reads_source else tokenizers.source
     for _ in range(10_000):
         ids = [chance.randrange(len(CONTROLS), len(tokenizer)) for _ in range(chance.randint(1, _PROMPT))]
         yield tokenizer.decode(ids).replace("\n", " ")

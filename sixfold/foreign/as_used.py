@@ -60,13 +60,13 @@ def choose_lines(opened: OpenedRun, pool: Sequence[str], number: int) -> list[Li
 
 
 def _length(opened: OpenedRun, text: str) -> int:
-    only = opened.model.kind == "decoder_only"
+    only = not opened.model.reads_source
     return len((opened.tokenizers.target if only else opened.tokenizers.source).encode(text))
 
 
 def _written(opened: OpenedRun, texts: Sequence[str], decoding: Decoding) -> list[Translation]:
     model: Any = opened.model
-    if model.kind == "decoder_only":
+    if not model.reads_source:
         return Generator(model, opened.tokenizers, decoding).generate(list(texts))
     return Translator(model, opened.tokenizers, decoding).translate(list(texts))
 
@@ -75,7 +75,7 @@ def compare_as_used(opened: OpenedRun, lines: Sequence[Line], to: str, folder: P
     """Run the README's program on these lines."""
     drawn = opened.config.decoding.sample
     search = {"ctranslate2": {"sampling_topk": 1, "num_hypotheses": 1}, "torch": _SEARCH}[to] if drawn else {}
-    texts = run_program(to, opened.model.kind, folder, [line.text for line in lines], **search)
+    texts = run_program(to, opened.model.reads_source, folder, [line.text for line in lines], **search)
     same = [line.written == found[0] for line, found in zip(lines, texts, strict=True)]
     return AsUsed(
         same=sum(same),

@@ -25,13 +25,13 @@ from torch import Tensor
 
 from sixfold.core import forms
 from sixfold.core.call import Call
-from sixfold.core.ids import BOS, EOS
+from sixfold.core.ids import BOS, CONTROLS, EOS, UNK
 from sixfold.core.masks import Sight
 from sixfold.core.parts import form_of
 from sixfold.foreign.recognise import Layer, Recognised, branch_scale, recognise, table_of
 from sixfold.models.model import Model
 from sixfold.modifications.t5_bias import bucket
-from sixfold.text.tokenizer import CONTROLS, UNK, Tokenizers
+from sixfold.text.tokenizer import Tokenizers
 from sixfold.transformer import Position
 
 ROWS = 4096  # of the table of sinusoids
@@ -77,7 +77,7 @@ def specification(model: Model, tokenizers: Tokenizers, rows: int = ROWS) -> Any
     stacks, specs = recognise(model), engine().specs
     tables = model.roles
     source, target = vocabularies(tokenizers)
-    only = model.kind == "decoder_only"
+    only = not model.reads_source
     decoder = _decoder(specs, stacks["only" if only else "decoder"], cross=not only, rows=rows)
     decoder.embeddings.weight = _array(table_of(tables["target"]))
     decoder.projection.weight = _array(table_of(tables["output"]))
@@ -220,11 +220,11 @@ def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
 class CTranslate2Engine:
     """A directory that was written, at work."""
 
-    def __init__(self, folder: Path, kind: str, tokenizers: Tokenizers, never: Sequence[int]):
+    def __init__(self, folder: Path, reads_source: bool, tokenizers: Tokenizers, never: Sequence[int]):
         package, threads = engine(), torch.get_num_threads()
-        loaded = package.Generator if kind == "decoder_only" else package.Translator
+        loaded = package.Generator if not reads_source else package.Translator
         self.model = loaded(str(folder), device="cpu", intra_threads=threads)
-        self.kind = kind
+        self.reads_source = reads_source
         self.source, self.target = vocabularies(tokenizers)
         self.ids: Mapping[str, int] = {name: id_ for id_, name in enumerate(self.target)}
         self.never = [[self.target[id_]] for id_ in never]
@@ -232,7 +232,7 @@ class CTranslate2Engine:
     def greedy(self, rows: list[list[int]], limit: int) -> list[list[int]]:
         """What it writes, without EOS; rows are sources without EOS, or prompts without BOS."""
         said: dict[str, Any] = {"beam_size": 1, "suppress_sequences": self.never, "max_batch_size": 32}
-        if self.kind == "decoder_only":
+        if not self.reads_source:
             prompts = [[self.target[id_] for id_ in (BOS, *row)] for row in rows]
             found = self.model.generate_batch(
                 prompts, max_length=limit, min_length=0, sampling_topk=1, include_prompt_in_result=False, **said
@@ -245,7 +245,7 @@ class CTranslate2Engine:
 
     def log_probs(self, rows: list[list[int]], outputs: list[list[int]]) -> list[list[float]]:
         """Of each token of each output, and of its end."""
-        if self.kind == "decoder_only":
+        if not self.reads_source:
             texts = [[BOS, *row, *output, EOS] for row, output in zip(rows, outputs, strict=True)]
             named = [[self.target[id_] for id_ in text] for text in texts]
             scored = self.model.score_batch(named, max_input_length=0, max_batch_size=32)

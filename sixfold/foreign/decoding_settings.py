@@ -24,7 +24,9 @@ from sixfold.foreign.length_limits import LengthLimits
 PATIENCE = 2  # CTranslate2 ends a beam search when patience · beam_size outputs are found; sixfold goes on, if need be
 
 
-def ctranslate2_options(decoding: Decoding, kind: str, never: Sequence[str], room: LengthLimits) -> dict[str, Any]:
+def ctranslate2_options(
+    decoding: Decoding, reads_source: bool, never: Sequence[str], room: LengthLimits
+) -> dict[str, Any]:
     """Options of `translate_batch` or `generate_batch`, but for the length limit, which each line has for itself."""
     options: dict[str, Any] = {
         "suppress_sequences": [[name] for name in never],
@@ -36,7 +38,7 @@ def ctranslate2_options(decoding: Decoding, kind: str, never: Sequence[str], roo
         "return_end_token": True,
         **(_sampling(decoding) if decoding.sample else _beam(decoding)),
     }
-    if kind == "decoder_only":
+    if not reads_source:
         return {**options, "min_length": decoding.min_length, "include_prompt_in_result": False}
     if _covers(decoding):
         options["coverage_penalty"] = decoding.coverage_penalty

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sixfold.api.load import OpenedRun
-from sixfold.core.ids import BOS, EOS
+from sixfold.core.ids import BOS, CONTROLS, EOS
 from sixfold.decoding.session import never_written
 from sixfold.foreign import ctranslate2 as to_ctranslate2
 from sixfold.foreign import safetensors as to_safetensors
@@ -22,7 +22,7 @@ from sixfold.foreign.length_limits import WRITTEN, LengthLimits
 from sixfold.foreign.readme import readme
 from sixfold.runs import model_files
 from sixfold.runs.run import Run
-from sixfold.text.tokenizer import CONTROLS, Tokenizers
+from sixfold.text.tokenizer import Tokenizers
 
 Form = Literal["ctranslate2", "safetensors", "torch"]
 FORMAT, ABOUT, README = "sixfold-export-1", "export.json", "README.md"
@@ -41,7 +41,7 @@ def write(
 
     → how far both agree, and the settings of the run that are not carried
     """
-    model, tokenizers, config = opened
+    model, tokenizers, config, _ = opened
     about: dict[str, Any] = {**model_files.describe(model), "format": FORMAT, "to": to, **_vocabulary(tokenizers)}
     engine: Engine | None = None
     if to == "safetensors":
@@ -51,7 +51,7 @@ def write(
         engine = _write_engine(opened, to, folder, quantization, about)
         tokenizers.save(folder)
     _describe(folder, about)  # the program that is compared reads it
-    (folder / README).write_text(readme(to, model.kind, about), encoding="utf-8")
+    (folder / README).write_text(readme(to, model.reads_source, about), encoding="utf-8")
     missing = tuple(about.get("not_carried", ()))
     if engine is None or lines == 0:
         return None, missing
@@ -88,16 +88,16 @@ def _write_engine(
     about["limits"] = to_ctranslate2.limits(model)
     room = LengthLimits.of(about["limits"], decoding.max_length, decoding.max_source)
     about["room"], names = room._asdict(), tokenizers.target.names()
-    about["options"] = ctranslate2_options(decoding, model.kind, [names[id_] for id_ in said], room)
+    about["options"] = ctranslate2_options(decoding, model.reads_source, [names[id_] for id_ in said], room)
     about["versions"]["ctranslate2"] = version("ctranslate2")
-    return to_ctranslate2.CTranslate2Engine(folder, model.kind, tokenizers, said)
+    return to_ctranslate2.CTranslate2Engine(folder, model.reads_source, tokenizers, said)
 
 
 def _compared(
     opened: OpenedRun, pool: list[str], number: int, engine: Engine, to: Form, folder: Path, *, strict: bool
 ) -> Agreement:
     """Of some lines of the pool: the engine beside the model, then the README's program beside the run."""
-    model, tokenizers, _ = opened
+    model, tokenizers, *_ = opened
     lines = choose_lines(opened, pool, number)
     if not lines:
         raise ValueError(

@@ -99,7 +99,7 @@ def refusal(opened: OpenedRun, to: Form) -> str | None:
     """Why a model can't be exported in this form; None if it can, as far as can be said without trying."""
     if to == "safetensors":
         return None
-    if opened.model.kind == "encoder_only":
+    if not opened.model.writes_text:
         return "a model of kind encoder_only writes no text"
     if to == "torch":
         return None

@@ -68,7 +68,7 @@ class Layout(NamedTuple):
         """What one step shows."""
         device = next(model.parameters()).device
         memory = None
-        if model.kind == "encoder_decoder":
+        if model.reads_source:
             memory = encode(model, torch.full((2, 3), BOS, device=device))
         _, cache = read(model, torch.full((2, 1), BOS, device=device), memory)
         return cls(*(tuple((key, len(states)) for key, states in each.items()) for each in (cache.made, cache.grown)))
@@ -102,9 +102,7 @@ def read(
         memory=memory,  # type: ignore[arg-type]
         cache=cache,  # type: ignore[arg-type]
     )
-    entrance, stack = (
-        (model.input, model.stack) if model.kind == "decoder_only" else (model.decoder_input, model.decoder)
-    )
+    entrance, stack = (model.input, model.stack) if not model.reads_source else (model.decoder_input, model.decoder)
     x, entered = entrance(ids, model.roles["target"], call)
     states, _ = stack(x, entered)
     return states[-1], cache

@@ -282,38 +282,38 @@ for name, weight in weights.items():
 """
 
 
-def program(to: str, kind: str) -> str:
+def program(to: str, reads_source: bool) -> str:
     """A Python program that is given the directory, and lines on its standard input."""
     if to == "safetensors":
         return _WEIGHTS
-    name, verb = _names(kind)
-    engine = _ctranslate2(kind) if to == "ctranslate2" else _torch(kind)
-    text = _IMPORTS + engine + (_FIT_PROMPT if kind == "decoder_only" else _FIT_SOURCE) + _DIVISOR + _TEXT + _MAIN
+    name, verb = _names(reads_source)
+    engine = _ctranslate2(reads_source) if to == "ctranslate2" else _torch(reads_source)
+    text = _IMPORTS + engine + (_FIT_PROMPT if not reads_source else _FIT_SOURCE) + _DIVISOR + _TEXT + _MAIN
     said = {"PACKAGE": to, "NAME": name, "VERB": verb, "DOES": f"{verb.title()}s"}
     for word, meaning in said.items():
         text = text.replace(word, meaning)
     return text
 
 
-def _names(kind: str) -> tuple[str, str]:
-    return ("Generator", "generate") if kind == "decoder_only" else ("Translator", "translate")
+def _names(reads_source: bool) -> tuple[str, str]:
+    return ("Generator", "generate") if not reads_source else ("Translator", "translate")
 
 
-def _ctranslate2(kind: str) -> str:
-    return _CTRANSLATE2.replace("WRITE\n", _GENERATE_BATCH if kind == "decoder_only" else _TRANSLATE_BATCH)
+def _ctranslate2(reads_source: bool) -> str:
+    return _CTRANSLATE2.replace("WRITE\n", _GENERATE_BATCH if not reads_source else _TRANSLATE_BATCH)
 
 
-def _torch(kind: str) -> str:
-    if kind == "decoder_only":
+def _torch(reads_source: bool) -> str:
+    if not reads_source:
         return _TORCH.replace("LOAD\n", "").replace("WRITE\n", _GENERATE_ONE)
     load = '        self.encoder = torch.export.load(Path(folder) / "encoder.pt2").module()\n'
     return _TORCH.replace("LOAD\n", load).replace("WRITE\n", _TRANSLATE_ONE)
 
 
-def run_program(to: str, kind: str, folder: Any, lines: list[str], **changes: Any) -> list[list[str]]:
+def run_program(to: str, reads_source: bool, folder: Any, lines: list[str], **changes: Any) -> list[list[str]]:
     """What the README's program writes: the n best texts for each line."""
-    name, verb = _names(kind)
+    name, verb = _names(reads_source)
     space: dict[str, Any] = {"__name__": "readme"}
-    exec(compile(program(to, kind), f"{folder}/README.md", "exec"), space)
+    exec(compile(program(to, reads_source), f"{folder}/README.md", "exec"), space)
     found: list[list[str]] = getattr(space[name](folder, **changes), verb)(lines)
     return found

@@ -37,9 +37,9 @@ which table reads the source, which reads the target, and which writes.
 }
 
 
-def readme(to: str, kind: str, about: Mapping[str, Any]) -> str:
+def readme(to: str, reads_source: bool, about: Mapping[str, Any]) -> str:
     """`about` is what stands in export.json."""
-    return f"{_SAID[to]}{_settings(about)}\n```python\n{program(to, kind)}```\n"
+    return f"{_SAID[to]}{_settings(about)}\n```python\n{program(to, reads_source)}```\n"
 
 
 def _settings(about: Mapping[str, Any]) -> str:

@@ -97,13 +97,13 @@ class Inexpressible(ValueError):  # noqa: N818  (it says what is the matter, as 
 def recognise(model: Model) -> dict[str, Recognised]:
     """The stacks of a model by name, if all its parts are known; else `Inexpressible` says which is not, and why."""
     reader = _Reader(model)
-    if model.kind == "encoder_only":
+    if not model.writes_text:
         raise Inexpressible("a model of kind encoder_only writes no text, and is not exported to CTranslate2")
     for table in model.tables:
         reader.need("embedding", table, (forms.EmbeddingForm,), "reads words by one table")
     reader.need("head", model.head, (forms.SoftmaxForm,), "ends with one softmax over one table")
     parts: Any = model
-    if model.kind == "decoder_only":
+    if not model.reads_source:
         return {"only": reader.stack(parts.input, parts.stack, "stack")}
     how = "lets every decoder layer read the encoder's last state"
     reader.need("bridge", parts.bridge, (forms.LastStateForm,), how)

@@ -32,13 +32,13 @@ _ROWS, _LONGEST = 1 << 16, 1 << 20  # of a batch and of a text: as good as any
 
 def write(model: Model, folder: Path) -> Layout:
     """Fill `folder` with the programs. A model of which torch can make none is refused by the names of its parts."""
-    if model.kind not in ("encoder_decoder", "decoder_only"):
+    if not model.writes_text:
         raise ValueError(f"a model of kind {model.kind} writes no text, and has no step to export")
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of itself
         layout = Layout.of(model)
         real, kept = None, list[Tensor]()
-        if model.kind == "encoder_decoder":
+        if model.reads_source:
             source = padded([[BOS] * 5, [BOS] * 4], torch.device("cpu"))
             _save(model, lambda: _encoder(model, layout, source), folder / ENCODER)
             real, *kept = SourceProgram(model, layout)(source)
@@ -114,7 +114,7 @@ class TorchEngine:
         load = torch.export.load
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self.encoder: Any = load(folder / ENCODER).module() if model.kind == "encoder_decoder" else None
+            self.encoder: Any = load(folder / ENCODER).module() if model.reads_source else None
             self.step: Any = load(folder / STEP).module()
         self.never = list(never)
         self.empty = empty_past(model, layout)
@@ -161,7 +161,7 @@ class TorchEngine:
 
 def empty_past(model: Model, layout: Layout) -> list[Tensor]:
     """What a sentence begins with: of each state no token."""
-    memory = encode(model, torch.full((1, 2), BOS)) if model.kind == "encoder_decoder" else None
+    memory = encode(model, torch.full((1, 2), BOS)) if model.reads_source else None
     with torch.no_grad():
         _, cache = read(model, torch.full((1, 1), BOS), memory)
     return [state.narrow(-2, 0, 0) for key, _ in layout.grown for state in cache.grown[key]]

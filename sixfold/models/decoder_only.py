@@ -9,26 +9,28 @@ from typing import Any
 
 from torch import Tensor
 
-from sixfold.core.batch import Batch, Losses
+from sixfold.core.batch import Batch
 from sixfold.core.inputs import finish
+from sixfold.core.loss import Scored
 from sixfold.core.place import Place
 from sixfold.core.state import Cache
 from sixfold.core.tap import Tap
-from sixfold.models.model import Gates, Model, one_vocabulary
+from sixfold.models.model import Gates, Model, Reading, one_vocabulary
 from sixfold.spec.spec import Spec
-from sixfold.transformer import Input
 
 
 class DecoderOnly(Model):
     """Goes on with a text: a language model."""
 
     kind = "decoder_only"
+    reads_source, writes_text = False, True
+    stacks = ("decoder",)
 
     def __init__(self, spec: Spec):
         super().__init__(spec)
         self.place = Place("only", layers=spec.sizes.decoder_layers, causal=True)
         self._own(one_vocabulary(spec))
-        self.input = Input(spec, self.place)
+        self.input = spec.input(spec, self.place)
         self.stack = spec.stack(spec, self.place)
         self.head = spec.head(spec, self.place)
         self._complete(spec)
@@ -49,10 +51,15 @@ class DecoderOnly(Model):
         """
         return self._decode(ids, real, cache=cache, tap=tap, gates=gates)
 
-    def forward(self, batch: Batch, smoothing: float = 0.0, recompute: bool = False) -> Losses:
+    def read(self, batch: Batch, *, recompute: bool = False) -> Reading:
         auxiliary: list[Tensor] = []
-        x = self._decode(batch.inputs, None, losses=auxiliary, recompute=recompute)
-        return self._losses(x, batch.targets, smoothing, auxiliary)
+        features = batch.features("inputs")
+        return Reading(
+            self._decode(batch.inputs, None, losses=auxiliary, recompute=recompute, features=features), None, auxiliary
+        )
+
+    def score(self, reading: Reading, batch: Batch, smoothing: float) -> Scored:
+        return self.score_words(reading.x, batch, smoothing)
 
     def _decode(self, ids: Tensor, real: Tensor | None, **rest: Any) -> Tensor:
         x, call = self._enter(self.input, self.place, "target", ids, real, **rest)

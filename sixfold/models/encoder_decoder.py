@@ -9,29 +9,31 @@ from typing import Any
 
 from torch import Tensor
 
-from sixfold.core.batch import Batch, Losses
+from sixfold.core.batch import Batch
 from sixfold.core.inputs import check_memory, finish
+from sixfold.core.loss import Scored
 from sixfold.core.memory import Memory
 from sixfold.core.state import Cache
 from sixfold.core.tap import Tap
-from sixfold.models.model import Gates, Model
+from sixfold.models.model import Gates, Model, Reading
 from sixfold.spec.spec import Spec
-from sixfold.transformer import Input
 
 
 class EncoderDecoder(Model):
     """Reads one text and writes another: translation, summaries, spelling to sound."""
 
     kind = "encoder_decoder"
+    reads_source = writes_text = True
+    stacks = ("encoder", "decoder")
 
     def __init__(self, spec: Spec):
         super().__init__(spec)
         self.places = encoder, decoder = spec.place("encoder"), spec.place("decoder")
         self._own(spec.tables(spec)._asdict())
-        self.encoder_input = Input(spec, encoder)
+        self.encoder_input = spec.input(spec, encoder)
         self.encoder = spec.stack(spec, encoder)
         self.bridge = spec.bridge(spec, decoder)
-        self.decoder_input = Input(spec, decoder)
+        self.decoder_input = spec.input(spec, decoder)
         self.decoder = spec.decoder_stack(spec, decoder)
         self.head = spec.head(spec, decoder)
         self._complete(spec)
@@ -61,11 +63,15 @@ class EncoderDecoder(Model):
             raise ValueError(f"decode needs either a memory or a cache that holds one, got {got}")
         return self._decode(ids, memory, real, cache, tap=tap, gates=gates)
 
-    def forward(self, batch: Batch, smoothing: float = 0.0, recompute: bool = False) -> Losses:
+    def read(self, batch: Batch, *, recompute: bool = False) -> Reading:
         auxiliary: list[Tensor] = []
-        memory = self._encode(batch.source, None, losses=auxiliary, recompute=recompute)
-        x = self._decode(batch.inputs, memory, None, None, losses=auxiliary, recompute=recompute)
-        return self._losses(x, batch.targets, smoothing, auxiliary)
+        how: dict[str, Any] = {"losses": auxiliary, "recompute": recompute}
+        memory = self._encode(batch.source, None, features=batch.features("source"), **how)
+        x = self._decode(batch.inputs, memory, None, None, features=batch.features("inputs"), **how)
+        return Reading(x, None, auxiliary)
+
+    def score(self, reading: Reading, batch: Batch, smoothing: float) -> Scored:
+        return self.score_words(reading.x, batch, smoothing)
 
     def _encode(self, source: Tensor, real: Tensor | None, **rest: Any) -> Memory:
         x, call = self._enter(self.encoder_input, self.places[0], "source", source, real, **rest)

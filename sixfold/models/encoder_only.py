@@ -10,30 +10,32 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sixfold.core.batch import Batch, Losses
+from sixfold.core.batch import Batch
 from sixfold.core.init import normal
 from sixfold.core.inputs import check_classes, check_smoothing
-from sixfold.core.loss import smoothed_loss
+from sixfold.core.loss import Scored, smoothed_loss
 from sixfold.core.place import Place
 from sixfold.core.tap import Tap
-from sixfold.models.model import Gates, Model, one_vocabulary, total_of
+from sixfold.models.model import Gates, Model, Reading, one_vocabulary
 from sixfold.spec.spec import Spec
-from sixfold.transformer import Input
 
 
 class EncoderOnly(Model):
     """Understands a text: predicts masked words, or with `classes` says which class the whole is of."""
 
     kind = "encoder_only"
+    reads_source = writes_text = False
+    stacks = ("encoder",)
 
     def __init__(self, spec: Spec):
         super().__init__(spec)
         self.place = Place("only", layers=spec.sizes.encoder_layers, causal=False)
         roles = one_vocabulary(spec)
         self._own(roles if not spec.sizes.classes else {"target": roles["target"]})
-        self.input = Input(spec, self.place)
+        self.input = spec.input(spec, self.place)
         self.stack = spec.stack(spec, self.place)
         if spec.sizes.classes:
+            self.pool = spec.pool(spec, self.place.named("pool"))
             self.classifier = normal(nn.Linear(spec.sizes.d_model, spec.sizes.classes))
         else:
             self.head = spec.head(spec, self.place)
@@ -49,16 +51,27 @@ class EncoderOnly(Model):
         """Ids (S, n) → the log-probability of each class (S, classes)."""
         return self._logits(*self._encode(ids, real)).log_softmax(-1)
 
-    def forward(self, batch: Batch, smoothing: float = 0.0, recompute: bool = False) -> Losses:
+    def read(self, batch: Batch, *, recompute: bool = False) -> Reading:
         auxiliary: list[Tensor] = []
-        x, real = self._encode(batch.source, None, losses=auxiliary, recompute=recompute)
+        features = batch.features("source")
+        x, real = self._encode(batch.source, None, losses=auxiliary, recompute=recompute, features=features)
+        return Reading(x, real, auxiliary)
+
+    def score(self, reading: Reading, batch: Batch, smoothing: float) -> Scored:
         if not self.sizes.classes:
-            return self._losses(x, batch.targets, smoothing, auxiliary)
+            return self.score_words(reading.x, batch, smoothing)
+        return self.score_classes(reading, batch.targets, smoothing, batch.get("weights"))
+
+    def score_classes(
+        self, reading: Reading, targets: Tensor, smoothing: float, weights: Tensor | None = None
+    ) -> Scored:
+        """The loss of a class (S,) for each row; class 0 is a class, and a row that does not count has weight 0."""
         check_smoothing(smoothing)
-        check_classes(batch.targets, x, self.sizes.classes)
-        log_p = self._logits(x, real).log_softmax(-1)
-        total, plain = (smoothed_loss(log_p, batch.targets, epsilon) for epsilon in (smoothing, 0.0))
-        return Losses(total, torch.tensor(x.shape[0], device=x.device), total_of(auxiliary, total), plain.detach())
+        check_classes(targets, reading.x, self.sizes.classes)
+        log_p = self._logits(reading.x, reading.real).log_softmax(-1)
+        total, plain = (smoothed_loss(log_p, targets, epsilon, weights) for epsilon in (smoothing, 0.0))
+        rows = torch.tensor(len(targets), device=log_p.device) if weights is None else (weights != 0).sum()
+        return Scored(total, rows, plain.detach())
 
     def _encode(self, ids: Tensor, real: Tensor | None, **rest: Any) -> tuple[Tensor, Tensor | None]:
         x, call = self._enter(self.input, self.place, "target", ids, real, **rest)
@@ -66,10 +79,7 @@ class EncoderOnly(Model):
         return states[-1], call.real
 
     def _logits(self, x: Tensor, real: Tensor | None) -> Tensor:
-        """The mean of the states of what is not padding, classified. → (S, classes)"""
+        """States (S, n, D) as one vector for each row, classified. → (S, classes)"""
         if not self.sizes.classes:
             raise ValueError("this model predicts words; build it with Sizes(classes=…) to classify")
-        if real is None:
-            return self.classifier(x.mean(1))
-        weight = real.to(x.dtype)[..., None]
-        return self.classifier((x * weight).sum(1) / weight.sum(1).clamp(min=1))
+        return self.classifier(self.pool(x, real))

@@ -1,21 +1,21 @@
 """The three models: encoder-decoder, decoder-only, encoder-only.
 
-`forward(batch)` is what training calls and gives the losses; `encode` and `decode` are for everybody
-else. Values are checked here, where data enter, and nowhere inside.
+`forward(batch, losses)` is what training calls: a task's losses, inside the module, so that DDP and FSDP see all.
+`encode` and `decode` are for everybody else. Values are checked here, where data enter, and nowhere inside.
 
 Letters: S source rows, n source length, B target rows, L target length, D model width, V words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from sixfold.core.batch import Losses
+from sixfold.core.batch import Batch, Losses
 from sixfold.core.call import Call
 from sixfold.core.inputs import (
     begin,
@@ -26,6 +26,7 @@ from sixfold.core.inputs import (
     check_tap,
     check_targets,
 )
+from sixfold.core.loss import Scored, scored_only
 from sixfold.core.parts import Map, declared
 from sixfold.core.place import Place
 from sixfold.spec.assemble import Assembly
@@ -34,10 +35,21 @@ from sixfold.spec.spec import Group, Spec
 Gates = Mapping[str, Tensor]  # "decoder.3.cross" → (B or 1, H), a factor for each head
 
 
+class Reading(NamedTuple):
+    """What a pass over a batch gives to the losses."""
+
+    x: Tensor  # (B, L, D): the states that predict
+    real: Tensor | None  # (B, L): which of them are not padding; None if all are
+    auxiliary: list[Tensor]  # what parts ask to be minimised, too
+
+
 class Model(nn.Module):
     """What the three have in common: tables, a head, and what a trainer asks for."""
 
     kind: ClassVar[str]
+    reads_source: ClassVar[bool]  # whether `encode` makes a memory that `decode` reads
+    writes_text: ClassVar[bool]  # whether `decode` predicts the next word
+    stacks: ClassVar[tuple[str, ...]]  # "encoder", "decoder": whose layers the sizes count
     assembly: Assembly  # how it was made
     head: Any
 
@@ -82,6 +94,27 @@ class Model(nn.Module):
         """To be called after each optimiser step."""
         self._after_step(self, step, steps)
 
+    def forward(self, batch: Batch, losses: Callable[..., Any] | None = None, **options: Any) -> Any:
+        """What `losses(model, batch)` gives; by default the sums over the words, or the classes, as `Losses`."""
+        return (losses or usual_losses)(self, batch, **options)
+
+    def read(self, batch: Batch, *, recompute: bool = False) -> Reading:
+        """One pass over a batch."""
+        raise NotImplementedError
+
+    def score(self, reading: Reading, batch: Batch, smoothing: float) -> Scored:
+        """The loss of what this model predicts: words, or classes."""
+        raise NotImplementedError
+
+    def score_words(self, x: Tensor, batch: Batch, smoothing: float) -> Scored:
+        """The loss of a word for each state; `batch.weights`, if there, says how much each counts."""
+        targets, weights = batch.targets, batch.get("weights")
+        check_smoothing(smoothing)
+        check_targets(targets, x, self.sizes.vocabulary("decoder"))
+        x, targets, weights = scored_only(x, targets, weights)
+        weighted = {} if weights is None else {"weights": weights}  # a head of one's own may know none
+        return Scored(*self.head.loss(x, self._table["output"], targets, smoothing, **weighted))
+
     def log_probs(self, x: Tensor) -> Tensor:
         """States (…, D) → the log-probability of every word (…, V)."""
         if "output" not in self._table:
@@ -99,11 +132,12 @@ class Model(nn.Module):
         call = begin(ids, real, causal=place.causal, limit=self.limits.get(place.stack), **rest)
         return entrance(ids, self._table[role], call)
 
-    def _losses(self, x: Tensor, targets: Tensor, smoothing: float, auxiliary: list[Tensor]) -> Losses:
-        check_smoothing(smoothing)
-        check_targets(targets, x, self.sizes.vocabulary("decoder"))
-        total, tokens, plain = self.head.loss(x, self._table["output"], targets, smoothing)
-        return Losses(total, tokens, total_of(auxiliary, total), plain)
+
+def usual_losses(model: Model, batch: Batch, smoothing: float = 0.0, recompute: bool = False) -> Losses:
+    """The sums over the words, or the classes, of a batch."""
+    reading = model.read(batch, recompute=recompute)
+    scored = model.score(reading, batch, smoothing)
+    return Losses(scored.sum, scored.tokens, total_of(reading.auxiliary, scored.sum), scored.plain)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from sixfold.core.ids import PAD
 from sixfold.core.init import normal
 from sixfold.core.loss import Scored, chunked_likelihood, chunked_loss
 from sixfold.core.place import Place, Sizes
@@ -42,24 +41,30 @@ class AdaptiveHead(nn.Module):
         inside = [log_softmax(cluster.logits(x)) for cluster in list(table.clusters)[1:]]  # type: ignore[operator]
         return torch.cat([frequent, *(tail + p for tail, p in zip(tails, inside, strict=True))], -1)
 
-    def loss(self, x: Tensor, table: Clusters, targets: Tensor, smoothing: float = 0.0) -> Scored:
+    def loss(
+        self, x: Tensor, table: Clusters, targets: Tensor, smoothing: float = 0.0, weights: Tensor | None = None
+    ) -> Scored:
         """A tail is computed only for the targets in it; for all where smoothing needs every word's probability."""
         parameters = [*table.parameters(), *self.parameters()]
         if smoothing or x.is_meta or torch.compiler.is_compiling():  # the latter two know no shapes that depend on ids
-            return chunked_likelihood(lambda xs: self.log_probs(xs, table), x, targets, parameters, smoothing)
-        return chunked_loss(lambda xs, ts: self.loss_of_targets(xs, ts, table), x, targets, parameters)
+            return chunked_likelihood(
+                partial(self.log_probs, table=table), x, targets, parameters, smoothing, weights=weights
+            )
+        return chunked_loss(partial(self.loss_of_targets, table), x, targets, parameters, weights=weights)
 
-    def loss_of_targets(self, x_ND: Tensor, targets_N: Tensor, table: Clusters) -> tuple[Tensor, Tensor]:
-        """Σ −log p(target) over what is not PAD, which is both the sum and the plain sum."""
+    def loss_of_targets(
+        self, table: Clusters, x_ND: Tensor, targets_N: Tensor, weights_N: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Σ −weight · log p(target), which is both the sum and the plain sum."""
         entries_N = targets_N.clone()
         total = x_ND.new_zeros(())
         for tail, (start, end) in enumerate(list(pairwise(table.edges))[1:]):
             (there,) = ((targets_N >= start) & (targets_N < end)).nonzero(as_tuple=True)
             entries_N[there] = table.edges[1] + tail
             log_p = log_softmax(table.clusters[tail + 1].logits(x_ND[there]))  # type: ignore[operator]
-            total = total - log_p.gather(1, targets_N[there, None] - start).sum()
+            total = total - (log_p.gather(1, targets_N[there, None] - start)[:, 0] * weights_N[there]).sum()
         chosen_N = self.head(x_ND, table).gather(1, entries_N[:, None])[:, 0]
-        total = total - (chosen_N * (targets_N != PAD)).sum()
+        total = total - (chosen_N * weights_N).sum()
         return total, total
 
 

@@ -37,10 +37,13 @@ class MixtureHead(nn.Module):
         )
         return reduce(torch.logaddexp, parts)
 
-    def loss(self, x: Tensor, table: TokenEmbedding, targets: Tensor, smoothing: float = 0.0) -> Scored:
+    def loss(
+        self, x: Tensor, table: TokenEmbedding, targets: Tensor, smoothing: float = 0.0, weights: Tensor | None = None
+    ) -> Scored:
         parameters = [*table.parameters(), *self.parameters()]
         rows = max(1, CHUNK // self.mixture.out_features)  # so many tokens have as many logits as CHUNK plain ones
-        return chunked_likelihood(lambda xs: self.log_probs(xs, table), x, targets, parameters, smoothing, rows)
+        log_probs = partial(self.log_probs, table=table)
+        return chunked_likelihood(log_probs, x, targets, parameters, smoothing, rows, weights)
 
 
 @modification(

@@ -6,7 +6,7 @@ import math
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,11 +16,14 @@ from sixfold.models.model import Model, evaluating
 from sixfold.runs.run import Run
 from sixfold.text.arrays import open_examples
 from sixfold.text.batches import in_order
-from sixfold.text.corpus import Reference, open_prepared, references
-from sixfold.text.preparation import PlainText
+from sixfold.text.corpus import open_prepared
+from sixfold.text.forms import Reference
 from sixfold.text.report import PartReport
-from sixfold.text.sources import Split, text_sources
+from sixfold.text.sources import Split
 from sixfold.text.tokenizer import Tokenizers
+
+if TYPE_CHECKING:
+    from sixfold.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -29,25 +32,25 @@ class Loss:
 
     log_prob: float
     tokens: int
-    bytes: int
+    bytes: int  # 0 where not every word is predicted
 
     def json(self) -> dict[str, Any]:
         loss = -self.log_prob / self.tokens
         return {
             "loss": loss,
             "perplexity": perplexity_of(loss),
-            "bits_per_byte": -self.log_prob / math.log(2) / self.bytes,
+            **({"bits_per_byte": -self.log_prob / math.log(2) / self.bytes} if self.bytes else {}),
             "tokens": self.tokens,
             "bytes": self.bytes,
         }
 
 
-def own_references(run: Run, config: Config, tokenizers: Tokenizers, part: Split) -> list[Reference]:
+def own_references(run: Run, config: Config, task: Task, tokenizers: Tokenizers, part: Split) -> list[Reference]:
     """The texts of a part with their references; those of the validation are in the run itself."""
     if part == "valid" and run.data.is_dir():
         found = open_prepared(run.data, tokenizers).references
     else:
-        found = references(config.data, part, config.model.kind)
+        found = task.form.references(config.data, part)
     if not found:
         valid = ", or --part valid" if part == "test" and config.data.valid is not None else ""
         raise ValueError(f"{run.directory} has no data.{part} to be scored on: give --source-file and --ref{valid}")
@@ -55,9 +58,9 @@ def own_references(run: Run, config: Config, tokenizers: Tokenizers, part: Split
 
 
 @torch.inference_mode()
-def own_loss(config: Config, tokenizers: Tokenizers, model: Model, part: Split) -> Loss:
+def own_loss(config: Config, task: Task, tokenizers: Tokenizers, model: Model, part: Split) -> Loss:
     """The loss of a language model on a part, by the same windows as in validation."""
-    sources = text_sources(config.data, part)
+    sources = task.form.sources(config.data, part)
     if not sources:
         valid = ", or --part valid" if part == "test" and config.data.valid is not None else ""
         raise ValueError(f"this run has no data.{part} to be scored on: give --target-file and --likelihood{valid}")
@@ -65,9 +68,11 @@ def own_loss(config: Config, tokenizers: Tokenizers, model: Model, part: Split) 
     total = tokens = 0.0
     device = next(model.parameters()).device
     with tempfile.TemporaryDirectory(prefix="sixfold-") as folder, evaluating(model):
-        arrays, _ = PlainText(config.data, lambda *_: None).encode(part, PartReport(lines=0), tokenizers, Path(folder))
+        text = task.form.preparation(config.data, lambda *_: None)
+        arrays, _ = text.encode(part, PartReport(lines=0), tokenizers, Path(folder))
         examples = open_examples(Path(folder), part, arrays)
-        for batch in in_order(examples, config.model.kind, config.training.batch_tokens, len(tokenizers.target)):
-            losses = model(batch.to(device))
-            total, tokens = total + float(losses.sum), tokens + float(losses.tokens)
-    return Loss(-total, int(tokens), size)
+        lengths, words = task.lengths(examples), len(tokenizers.target)
+        for batch in in_order(examples, lengths, task.batch, config.training.batch_tokens, words):
+            terms = model(batch.to(device), task.losses)
+            total, tokens = total + float(terms[task.main].shown), tokens + batch.counts[task.main]
+    return Loss(-total, int(tokens), size if model.writes_text else 0)

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from sixfold.core.ids import BOS, EOS
+from sixfold.core.ids import BOS, EOS, UNK
 from sixfold.core.loss import CHUNK, perplexity_of
 from sixfold.decoding.session import check_sizes
 from sixfold.decoding.step import padded
 from sixfold.models.model import Model, evaluating
-from sixfold.text.tokenizer import UNK, Tokenizers
+from sixfold.text.tokenizer import Tokenizers
 
 SourceAndTarget = tuple[str | None, str]  # source and target; None for a decoder alone
 Ids = Sequence[int]
@@ -105,11 +105,11 @@ def likelihood(
     As many are scored together as have at most `batch_tokens` tokens on either side, with padding. A pair that the
     model can't read, or that alone has more, is an error that names its line.
     """
-    if model.kind not in ("encoder_decoder", "decoder_only"):
+    if not model.writes_text:
         raise ValueError(f"only a model that writes text knows how likely a text is, and this one is {model.kind}")
     if batch_tokens < 1:
         raise ValueError(f"batch_tokens must be positive, got {batch_tokens}")
-    sides = {"source": ("encoder", tokenizers.source)} if model.kind == "encoder_decoder" else {}
+    sides = {"source": ("encoder", tokenizers.source)} if model.reads_source else {}
     for side, (stack, tokenizer) in {**sides, "target": ("decoder", tokenizers.target)}.items():
         check_sizes(model, tokenizer, side, stack)
     return _stream(model, tokenizers, pairs, batch_tokens)
@@ -161,7 +161,7 @@ def _windows(pairs: Iterable[SourceAndTarget]) -> Iterator[list[SourceAndTarget]
 
 
 def _encode(model: Model, tokenizers: Tokenizers, window: Sequence[SourceAndTarget], first: int) -> list[_Row]:
-    reads = model.kind == "encoder_decoder"
+    reads = model.reads_source
     for number, (source, _) in enumerate(window, first):
         if (source is not None) != reads:
             wanted = "needs a source for each target" if reads else "reads no source: give None"
@@ -174,7 +174,7 @@ def _encode(model: Model, tokenizers: Tokenizers, window: Sequence[SourceAndTarg
 
 
 def _check_length(model: Model, row: _Row, number: int, batch_tokens: int) -> None:
-    stacks = {"decoder" if model.kind == "encoder_decoder" else "only": ("target", row.target)}
+    stacks = {"decoder" if model.reads_source else "only": ("target", row.target)}
     if row.source is not None:
         stacks["encoder"] = ("source", row.source)
     for stack, (side, ids) in stacks.items():

@@ -59,3 +59,5 @@ METRICS: dict[str, Metric] = {
         Metric("pronunciation", False, pronunciation, mispronounced),
     )
 }
+
+TEXT_METRICS = tuple(METRICS)  # of texts that a model writes

@@ -22,6 +22,7 @@ from sixfold.transformer import Position
 
 # Who reads a slot in the plain Transformer: to be named where its replacement does not.
 _READER = {
+    "position": "input",
     "embedding": "tables",
     "norm": "residual",
     "final": "stack",

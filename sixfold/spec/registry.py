@@ -28,6 +28,7 @@ from sixfold.core.names import did_you_mean
 from sixfold.core.place import Sizes
 from sixfold.core.quote import quoted
 from sixfold.spec.moved import where_now
+from sixfold.spec.options import as_text, check_size, pairs, read_value
 from sixfold.spec.spec import SLOTS, Spec
 
 
@@ -76,7 +77,7 @@ class Chosen:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        values = ",".join(f"{key}={_as_text(value)}" for key, value in self.options.items())
+        values = ",".join(f"{key}={as_text(value)}" for key, value in self.options.items())
         return f"{self.name}:{values}" if values else self.name
 
 
@@ -84,7 +85,6 @@ _registered: dict[str, Modification] = {}
 _imported: dict[str, str] = {}  # modification → the user's file, as it was named
 _PACKAGE = "sixfold.modifications."  # whose modules register sixfold's own
 _MOST = 1e15  # of a number that says nothing else
-_MOST_VALUES = 1_000  # of an option that takes several
 
 
 def modification(
@@ -176,8 +176,8 @@ def choose(wish: str | Chosen | tuple[str, Mapping[str, Any]] | Mapping[str, Any
     read = {}
     for key, value in values.items():
         what = f"option {key!r} of modification {name!r}"
-        read[key] = _read(value, hints[key], what)
-        _check_size(read[key], found.most.get(key, _MOST), what)
+        read[key] = read_value(value, hints[key], what)
+        check_size(read[key], found.most.get(key, _MOST), what)
     return Chosen(name, read)
 
 
@@ -194,7 +194,7 @@ def _split(wish: Any) -> tuple[str, Mapping[str, Any]]:
         return wish.name, wish.options
     if isinstance(wish, str):
         name, _, text = wish.partition(":")
-        return name.strip(), _pairs(text, wish)
+        return name.strip(), pairs(text, wish)
     if isinstance(wish, Mapping) and len(wish) == 1:
         wish = next(iter(wish.items()))
     if isinstance(wish, tuple) and len(wish) == 2 and isinstance(wish[0], str):
@@ -202,66 +202,6 @@ def _split(wish: Any) -> tuple[str, Mapping[str, Any]]:
         if options is None or isinstance(options, Mapping):
             return name, options or {}
     raise ValueError(f"a modification is given as NAME or NAME:key=value, got {quoted(wish)}")
-
-
-def _pairs(text: str, wish: str) -> dict[str, str]:
-    """ "key=value,key=value" """
-    options: dict[str, str] = {}
-    for pair in text.split(",") if text else []:
-        key, equals, value = (word.strip() for word in pair.partition("="))
-        if not equals:
-            raise ValueError(f"{quoted(wish)}: expected NAME:key=value,key=value, got {quoted(pair)}")
-        if key in options:
-            raise ValueError(f"{quoted(wish)}: {quoted(key)} is given twice")
-        options[key] = value
-    return options
-
-
-def _read(value: Any, kind: Any, what: str) -> Any:
-    """A value as its declared type, from text or as it came from Python or YAML."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is typing.Literal:
-        for argument in arguments:
-            if value == argument or value == _as_text(argument):
-                return argument
-        raise ValueError(f"{what} must be one of {', '.join(map(str, arguments))}, got {quoted(value)}")
-    if origin in (typing.Union, types.UnionType):  # X | None
-        inner = next(a for a in arguments if a is not type(None))
-        return None if value is None or value == "none" else _read(value, inner, what)
-    if origin is tuple:
-        items = value.split("/") if isinstance(value, str) else value
-        if not isinstance(items, list | tuple):
-            raise ValueError(f"{what} must be several values, got {quoted(value)}")
-        if len(items) > _MOST_VALUES:
-            raise ValueError(f"{what} can have at most {_MOST_VALUES:,} values, got {len(items):,}")
-        return tuple(_read(item, arguments[0], what) for item in items)
-    return _read_plain(value, kind, what)
-
-
-def _read_plain(value: Any, kind: type, what: str) -> Any:
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    try:
-        if kind is bool and isinstance(value, str):
-            return {"true": True, "false": False}[value.lower()]
-        if (kind in (int, float) and isinstance(value, str)) or (kind is float and type(value) is int):
-            return kind(value)
-    except (ValueError, KeyError):
-        raise ValueError(f"{what} must be {names[kind]}, got {quoted(value)}") from None
-    if type(value) is not kind:
-        raise ValueError(f"{what} must be {names.get(kind, kind.__name__)}, got {quoted(value)}")
-    return value
-
-
-def _check_size(value: Any, most: float, what: str) -> None:
-    for number in value if isinstance(value, tuple) else (value,):
-        if isinstance(number, int | float) and abs(number) > most:
-            raise ValueError(f"{what} must be at most {most:,.15g}, got {quoted(number)}")
-
-
-def _as_text(value: Any) -> str:
-    if isinstance(value, tuple):
-        return "/".join(map(_as_text, value))
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def import_file(path: str | Path) -> None:

@@ -57,6 +57,7 @@ class Spec:
     """The sizes, and who fills each slot."""
 
     sizes: Sizes
+    input: Part = vanilla.TokenInput  # (ids, table, call) → x, call: what the first layer reads
     embedding: Part = vanilla.TokenEmbedding  # ids ↔ x, one table
     tables: Callable[[Spec], vanilla.Tables] = vanilla.shared  # which roles share a table
     position: Part = vanilla.Sinusoid  # acts on x, on (q, k), on scores, on values
@@ -73,6 +74,7 @@ class Spec:
     decoder_stack: Part = vanilla.Stack
     bridge: Part = vanilla.LastState  # states → one memory per decoder layer
     head: Part = vanilla.SoftmaxHead  # log_probs(x, table), loss(x, table, targets, smoothing)
+    pool: Part = vanilla.MeanPool  # (x, real) → one vector for each row, where whole texts are classified
     init: Callable[[nn.Module, Spec], None] = as_built  # the last word on the weights
     groups: Callable[[nn.Module], list[Group]] = by_shape  # for the optimiser
     after_step: Callable[[nn.Module, int, int], None] = nothing  # after each optimiser step

@@ -16,16 +16,16 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
-from sixfold.text.arrays import Array, Examples, RowRange
+from sixfold.text.arrays import Array, RowRange
 
 _MOST_PADDING = 0.028  # above this share of all cells, a step is made of smaller tiles …
 _MOST_TILES = 4  # … but of not more than so many,
-_SMALLEST_TILE = 1000  # with not less than so many target tokens: each is a pass through the model
+_SMALLEST_TILE = 1000  # with not less than so many tokens: each is a pass through the model
 _WASTE = 0.2  # what an unused token of the budget costs, in padded cells
 _FEW = 8  # tiles that a part still makes, from where on unused tokens count
 _EDGE = 0.2  # no part is smaller than this share of what it was cut from
@@ -42,25 +42,28 @@ class Lengths:
 
     source: Array | None
     target: Array
+    target_only: bool = False  # whether the budget counts the target alone, as version 0.1 did
 
     def sides(self) -> list[Array]:
         return [self.target] if self.source is None else [self.target, self.source]
+
+    def counted(self) -> list[Array]:
+        """The sides of which the longer one fills the budget."""
+        return [self.target] if self.target_only else self.sides()
+
+    def counting_target_only(self) -> Lengths:
+        return replace(self, target_only=True)
 
     def padded(self, rows: Array) -> int:
         """Cells that these rows take together."""
         return sum(len(rows) * int(side[rows].max(initial=0)) for side in self.sides())
 
     def budget(self, rows: Array) -> int:
-        """Target tokens with padding."""
-        return len(rows) * int(self.target[rows].max(initial=0))
+        """Tokens with padding, of the side that has more."""
+        return len(rows) * self.longest(rows)
 
-
-def lengths_of(examples: Examples, kind: str) -> Lengths:
-    """With BOS or EOS where a model sees one."""
-    if kind != "encoder_decoder":
-        return Lengths(None, examples.target.lengths)
-    assert examples.source is not None, "an encoder-decoder needs sources"
-    return Lengths(examples.source.lengths + 1, examples.target.lengths + 1)
+    def longest(self, rows: Array) -> int:
+        return max(int(side[rows].max(initial=0)) for side in self.counted())
 
 
 def tiles_per_step(lengths: Lengths, batch_tokens: int) -> int:
@@ -79,7 +82,7 @@ def tiles_per_step(lengths: Lengths, batch_tokens: int) -> int:
 def plan_epoch(
     lengths: Lengths, groups: Sequence[RowRange], batch_tokens: int, number: int, generator: np.random.Generator
 ) -> list[StepTiles]:
-    """All steps of an epoch, with at most `batch_tokens` target tokens each, unless one row has more."""
+    """All steps of an epoch, with at most `batch_tokens` tokens of the longer side each, unless one row has more."""
     rows = _rows_of_epoch(groups, generator)
     tiles = make_tiles(lengths, rows, batch_tokens // number, generator)
     steps: list[StepTiles] = []
@@ -111,7 +114,7 @@ def _rows_of_epoch(groups: Sequence[RowRange], generator: np.random.Generator) -
 
 
 def make_tiles(lengths: Lengths, rows: Array, budget: int, generator: np.random.Generator) -> list[Tile]:
-    """All these rows, in tiles of at most `budget` target tokens with padding, or of a single row."""
+    """All these rows, in tiles of at most `budget` tokens with padding, or of a single row."""
     tiles, rest = _equal_rows(lengths, rows, budget)
     parts = [rest] if len(rest) else []
     while parts:
@@ -130,7 +133,7 @@ def _equal_rows(lengths: Lengths, rows: Array, budget: int) -> tuple[list[Tile],
     starts = np.concatenate([[0], np.flatnonzero(differs) + 1, [len(rows)]])
     tiles, rest = [], [rows[:0]]
     for start, end in pairwise(starts):
-        height = max(1, budget // max(1, int(lengths.target[rows[start]])))
+        height = max(1, budget // max(1, lengths.longest(rows[start : start + 1])))
         full = start + (end - start) // height * height
         tiles += [rows[i : i + height] for i in range(start, full, height)]
         rest.append(rows[full:end])
@@ -161,7 +164,8 @@ def _costs(lengths: Lengths, rows: Array, budget: int) -> Array:
     cells = sum(h * w for pair in widths for h, w in zip(heights, pair, strict=True))
     if lengths.budget(rows) > _FEW * budget:
         return np.asarray(cells, np.float64)
-    unused = sum(-(h * w) % budget for h, w in zip(heights, widths[0], strict=True))
+    widest = [np.maximum.reduce(both) for both in zip(*widths[: len(lengths.counted())], strict=True)]
+    unused = sum(-(h * w) % budget for h, w in zip(heights, widest, strict=True))
     return np.asarray(cells + _WASTE * unused, np.float64)
 
 

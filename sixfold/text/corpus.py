@@ -8,33 +8,28 @@ data/references.jsonl    the validation text as it is, to score against
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from sixfold.config.schema import Config, Data
+from sixfold.config.schema import Data
 from sixfold.core.quote import quoted
 from sixfold.disk.atomic import new_directory
 from sixfold.disk.hashes import is_intact, quick_hash, sealed
 from sixfold.disk.reading import ordinary, parse_json, read_json
 from sixfold.text.arrays import Examples, open_examples
 from sixfold.text.file_kinds import remarks
-from sixfold.text.preparation import PARTS, ParallelText, PlainText, ProgressCallback, is_empty
+from sixfold.text.forms import Reference, TextForm
+from sixfold.text.preparation import PARTS, ProgressCallback
 from sixfold.text.report import Report
-from sixfold.text.sources import Source, Split, pair_sources, text_sources
+from sixfold.text.sources import Source
 from sixfold.text.tokenizer import Tokenizers
 
 FORMAT = "sixfold-data-1"
 INDEX, REFERENCES = "index.json", "references.jsonl"
-
-
-class Reference(NamedTuple):
-    """A text to translate, and the translations that are right."""
-
-    source: str
-    targets: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -47,30 +42,35 @@ class Prepared:
     references: list[Reference]  # of the validation text
     report: Report
     hashes: dict[str, str]  # file → sha256 of its bytes
+    labels: tuple[str, ...] = ()  # of the classes, where texts have labels
+    folder: Path = Path()  # where it lies
 
 
 def prepare(
-    config: Config, folder: Path, tokenizers: Tokenizers | None = None, progress: ProgressCallback | None = None
+    data: Data,
+    form: TextForm,
+    folder: Path,
+    tokenizers: Tokenizers | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Prepared:
     """Check all files, train tokenizers if there are none, and write the tokenised text to `folder` in one move."""
-    pairs = config.model.kind == "encoder_decoder"
-    if config.data.train is None:
+    if data.train is None:
         raise ValueError("there is nothing to train on: give --data.train, or a recipe that says it")
-    preparation = (ParallelText if pairs else PlainText)(config.data, progress or (lambda *_: None))
-    hashes = data_hashes(config)
+    preparation = form.preparation(data, progress or (lambda *_: None))
+    hashes = data_hashes(data, form)
     counts = preparation.check()
     tokenizers = tokenizers or preparation.train_tokenizers()
     with new_directory(folder) as aside:
-        index: dict[str, Any] = {"format": FORMAT, "kind": config.model.kind, "arrays": {}}
+        made_of = data.model_dump(mode="json")
+        index: dict[str, Any] = {"format": FORMAT, "form": form.name, "data": made_of, "arrays": {}}
         for part in PARTS[:2]:
             if part in counts:
                 index["arrays"][part], counts[part] = preparation.encode(part, counts[part], tokenizers, aside)
-        found = references(config.data, "valid", config.model.kind)
+        found = form.references(data, "valid")
         index["references"] = len(found)
-        limit = config.data.max_length if pairs else config.data.context
-        look_at = remarks(config.data, data_files(config), pairs=pairs)
-        index["report"] = Report(counts, limit, tuple(look_at)).json()
-        index["hashes"] = hashes
+        look_at = remarks(data, data_files(data, form), pairs=form.has_pairs)
+        index["report"] = Report(counts, getattr(data, form.limit), tuple(look_at)).json()
+        index["hashes"], index["labels"] = hashes, list(preparation.labels)
         index["tokenizers"] = [tokenizer.fingerprint for tokenizer in tokenizers]
         _write_references(aside / REFERENCES, found)
         index["references_hash"] = quick_hash(aside / REFERENCES)
@@ -91,38 +91,47 @@ def open_prepared(folder: Path, tokenizers: Tokenizers) -> Prepared:
         parts = {part: open_examples(folder, part, arrays) for part, arrays in index["arrays"].items()}
         found = _read_references(folder / REFERENCES, index["references"], index.get("references_hash"))
         report, hashes = Report.from_json(index["report"]), dict(index["hashes"])
-        return Prepared(tokenizers, parts["train"], parts.get("valid"), found, report, hashes)
+        labels = tuple(index.get("labels", ()))
+        return Prepared(tokenizers, parts["train"], parts.get("valid"), found, report, hashes, labels, folder)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder / INDEX} is damaged ({error!r}); prepare the data anew") from None
 
 
-def data_hashes(config: Config) -> dict[str, str]:
-    """The text as it is now: file → sha256 of its bytes."""
-    return {name: digest for source in _sources(config) for name, digest in source.hashes().items()}
+def copy_prepared(prepared: Prepared, folder: Path, data: Data) -> Prepared:
+    """The same prepared text in another folder, if it was made of the section `data`; files are shared, if they can be.
 
-
-def data_files(config: Config) -> list[Path]:
-    """Where the text lies."""
-    return [path for source in _sources(config) for path in source.files]
-
-
-def _sources(config: Config) -> list[Source[Any]]:
-    find = pair_sources if config.model.kind == "encoder_decoder" else text_sources
-    return [source for part in PARTS for source in find(config.data, part)]
-
-
-def references(data: Data, part: Split, kind: str) -> list[Reference]:
-    """The raw text of a part, to score against. Equal sources become one; a language model has none.
-
-    Pairs with an empty side are left out; long ones are not.
+    Nobody writes into such a file: prepared anew, it is another file.
     """
-    if kind != "encoder_decoder":
-        return []
-    found: dict[str, dict[str, None]] = {}
-    for source, target in chain.from_iterable(item.read() for item in pair_sources(data, part)):
-        if not is_empty(source, target):
-            found.setdefault(source, {})[target] = None
-    return [Reference(source, tuple(targets)) for source, targets in found.items()]
+    then, now = _read_index(prepared.folder).get("data", {}), data.model_dump(mode="json")
+    different = [f"data.{key} was {then.get(key)!r} and is {now[key]!r}" for key in now if then.get(key) != now[key]]
+    if different:
+        raise ValueError(f"{prepared.folder} was prepared for another text: {'; '.join(different)}; prepare it anew")
+    with new_directory(folder) as aside:
+        for path in sorted(prepared.folder.iterdir()):
+            if path.name in (INDEX, REFERENCES) or path.suffix in (".ids", ".offsets", ".values"):
+                _share(path, aside / path.name)
+    return open_prepared(folder, prepared.tokenizers)
+
+
+def _share(path: Path, other: Path) -> None:
+    try:
+        os.link(path, other)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(path, other)
+
+
+def data_hashes(data: Data, form: TextForm) -> dict[str, str]:
+    """The text as it is now: file → sha256 of its bytes."""
+    return {name: digest for source in _sources(data, form) for name, digest in source.hashes().items()}
+
+
+def data_files(data: Data, form: TextForm) -> list[Path]:
+    """Where the text lies."""
+    return [path for source in _sources(data, form) for path in source.files]
+
+
+def _sources(data: Data, form: TextForm) -> list[Source[Any]]:
+    return [source for part in PARTS for source in form.sources(data, part)]
 
 
 def _read_index(folder: Path) -> dict[str, Any]:

@@ -34,6 +34,8 @@ def is_empty(source: str, target: str) -> bool:
 class ParallelText:
     """Sources and targets."""
 
+    labels: tuple[str, ...] = ()
+
     def __init__(self, data: Data, progress: ProgressCallback):
         self.data, self.progress = data, progress
         self.sources = {part: found for part in PARTS if (found := pair_sources(data, part))}
@@ -130,6 +132,8 @@ class ParallelText:
 
 class PlainText:
     """The text of a language model."""
+
+    labels: tuple[str, ...] = ()
 
     def __init__(self, data: Data, progress: ProgressCallback):
         if not isinstance(data.tokenizer, str) or isinstance(data.vocabulary, schema.Vocabularies):

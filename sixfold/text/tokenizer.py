@@ -30,14 +30,12 @@ from typing import Any, NamedTuple
 import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers
 
-from sixfold.core.ids import BOS, EOS, PAD
+from sixfold.core.ids import CONTROLS, PAD, UNK
 from sixfold.disk.atomic import StagedFiles
 from sixfold.disk.reading import read_bytes
 
-UNK, MASK = 3, 4
 KINDS = ("bpe", "unigram", "characters", "bytes", "words", "symbols")
 FORMAT = "sixfold-tokenizer-1"
-CONTROLS = {PAD: "<pad>", BOS: "<s>", EOS: "</s>", UNK: "<unk>", MASK: "<mask>"}
 _SPLIT_AT_SPACES = ("words", "symbols")
 _LETTER_BY_LETTER = ("characters", "bytes")
 

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 import tokenizers
 from tokenizers import models, trainers
 
-from sixfold.text.tokenizer import BYTES, CONTROLS, KINDS, Tokenizer, Vocabulary, checked, splitter
+from sixfold.core.ids import CONTROLS
+from sixfold.text.tokenizer import BYTES, KINDS, Tokenizer, Vocabulary, checked, splitter
 from sixfold.text.unigram import train_unigram
 
 USUAL_SIZE = 8000

@@ -55,6 +55,9 @@ class Average:
     def load(self, saved: Checkpoint) -> None:
         """Go on as from when the checkpoint was made."""
 
+    def move(self, run: Run) -> None:
+        """The checkpoints of the run lie in another directory now."""
+
 
 class Exponential(Average):
     """After each step: mean ← β mean + (1 − β) weights.
@@ -125,6 +128,9 @@ class LastCheckpoints(Average):
     def needs(self, steps: Sequence[int]) -> set[int]:
         """For each checkpoint that the run may be resumed from, those before it."""
         return {earlier for step in steps[: self._keep] for earlier in self._steps_before(step)}
+
+    def move(self, run: Run) -> None:
+        self._folder = run.training
 
     def _steps_before(self, step: int) -> list[int]:
         """Of the checkpoints to average with the weights of a step."""

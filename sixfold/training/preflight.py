@@ -11,6 +11,8 @@ from sixfold.models.build import build
 from sixfold.models.model import Model
 from sixfold.runs import model_files
 from sixfold.runs.run import Run
+from sixfold.tasks.task import task_of
+from sixfold.text.forms import TextForm
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.training.optimizer import make_optimizers
 from sixfold.training.validation import check_validation
@@ -22,15 +24,18 @@ def check(config: Config, before: Run | None = None) -> Config:
     """The configuration, if a run can begin with it; it says so where tokenizers come from the run `before`."""
     if config.data.train is None:
         raise ValueError("what should it learn from? Give --data.train, or a recipe that says it")
+    task = task_of(config)
     if config.model.classes:
-        raise ValueError(f"model.classes is {config.model.classes}, but `train` can't teach classes yet; it must be 0")
-    check_validation(config)
+        raise ValueError(
+            f"model.classes is {config.model.classes}, but the labels say how many classes there are; leave it out"
+        )
+    check_validation(config, task)
     if before is None:
         model = _outline(config, _expected_sizes(config))
     else:
         config, model = _begin_with(config, before)
     make_optimizers(model, config.training)
-    _check_lengths(model, config)
+    _check_lengths(model, config, task.form)
     return config
 
 
@@ -105,15 +110,13 @@ def _names(model: Model) -> str:
     return ", ".join(str(chosen) for chosen in model.assembly.modifications) or "none"
 
 
-def _check_lengths(model: Model, config: Config) -> None:
+def _check_lengths(model: Model, config: Config, form: TextForm) -> None:
     """A part that has a limit must be able to read the longest text that is not dropped."""
-    data = config.data
-    pairs = config.model.kind == "encoder_decoder"
-    key, longest = ("max_length", data.max_length + 1) if pairs else ("context", data.context)  # EOS, or BOS, is one
+    most = getattr(config.data, form.limit)
     for stack, limit in model.limits.items():
-        if longest > limit:
+        if most + form.ends > limit:
             whose = "model" if stack == "only" else stack
             raise ValueError(
-                f"data.{key} is {getattr(data, key):,}, but this {whose} can read {limit:,} tokens only; let it be "
-                f"{limit - pairs:,} at most, or give its modification a larger length"
+                f"data.{form.limit} is {most:,}, but this {whose} can read {limit:,} tokens only; let it be "
+                f"{limit - form.ends:,} at most, or give its modification a larger length"
             )

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from sixfold.config.schema import Config
+from sixfold.config.schema import SECTIONS, Config, keys
 from sixfold.runs import old_formats
 from sixfold.runs.run import Run, versions
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.training.checkpoint import Checkpoint
-from sixfold.training.display import Display
+from sixfold.training.observers.display import Display
 from sixfold.training.processes import Processes
 
 MAY_CHANGE = ("training.steps", "training.patience", "training.log_every", "training.keep")
@@ -57,9 +57,11 @@ def need_same_config(config: Config, saved: Checkpoint, run: Run, hashes: Mappin
 
 def _differences(then: Mapping[str, Any], config: Config, but_for: Collection[str]) -> Iterator[str]:
     """What each key that differs was and is. A key that a checkpoint does not know had its default."""
-    default = Config().model_dump(mode="json")
-    for section, values in config.model_dump(mode="json").items():
-        for key, value in values.items():
+    default, now = Config().model_dump(mode="json"), config.model_dump(mode="json")
+    if (was := then.get("task")) not in (None, now["task"]) and "task" not in but_for:
+        yield f"task was {_short(was)} and is {_short(now['task'])}"
+    for section in SECTIONS:
+        for key, value in now[section].items():
             was = then.get(section, {}).get(key, default[section][key])
             if was != value and f"{section}.{key}" not in but_for:
                 yield f"{section}.{key} was {_short(was)} and is {_short(value)}"
@@ -103,7 +105,7 @@ def surroundings(config: Config, saved: Checkpoint, about: Mapping[str, Any], pr
     now = {"threads": torch.get_num_threads(), "processes": processes.size, **versions()}
     other = [f"{key} was {then[key]} and is {now[key]}" for key in now if then.get(key) not in (None, now[key])]
     if "config" in state:
-        every = {f"{section}.{key}" for section, values in config for key, _ in values}
+        every = {"task", *(key for key, _ in keys())}
         other += _differences(state["config"], config, every.difference(_HOW))
     if not other:
         return None

@@ -5,22 +5,31 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sixfold.config.schema import Config
-from sixfold.core.device import be_deterministic
+from sixfold.core.device import be_deterministic, left_as_it_was
 from sixfold.disk.atomic import sweep
+from sixfold.models.model import Model
 from sixfold.runs import model_files
 from sixfold.runs.run import Run, as_text
-from sixfold.text.corpus import Prepared, data_files, data_hashes, open_prepared, prepare
+from sixfold.tasks.task import settled, task_of
+from sixfold.text.corpus import Prepared, copy_prepared, data_files, data_hashes, open_prepared
+from sixfold.text.corpus import prepare as prepare_text
+from sixfold.text.labels import save_labels
+from sixfold.text.preparation import ProgressCallback
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.training import checkpoint
-from sixfold.training.display import NO_BEST, Display, Quiet
-from sixfold.training.log import Log
+from sixfold.training.make_trainer import build_model, make_trainer
+from sixfold.training.observers.display import NO_BEST, Display, Quiet
+from sixfold.training.observers.log import Log
+from sixfold.training.observers.observer import Observer
+from sixfold.training.observers.tensorboard import Board
 from sixfold.training.preflight import check
 from sixfold.training.processes import Processes, said_once, together
 from sixfold.training.resume_checks import (
@@ -45,6 +54,18 @@ class Outcome:
     run: Path
     finished: bool  # nothing is left to do
     signal: int | None = None  # the one that asked it to stop
+    step: int = 0  # the last one that was made
+    best_step: int = 0  # the one whose weights the run's model has
+    scores: Mapping[str, float] = field(default_factory=dict)  # of the last validation in this call
+    best: float | None = None  # of the metric
+
+
+def prepare(config: Config, folder: Path, *, progress: ProgressCallback | None = None) -> Prepared:
+    """Tokenise the text of a configuration into a folder, to train several runs on it: `train(…, prepared=…)`."""
+    config = settled(config).with_whole_paths()
+    prepared = prepare_text(config.data, task_of(config).form, folder, None, progress)
+    prepared.tokenizers.save(folder)
+    return prepared
 
 
 def train(
@@ -54,10 +75,14 @@ def train(
     overwrite: bool = False,
     start_from: Path | None = None,
     display: Display | None = None,
+    prepared: Prepared | None = None,
+    observers: Sequence[Observer] = (),
 ) -> Outcome:
     """Train a model from the beginning. With `start_from`, its beginning is a trained run's model and tokenizer.
 
-    All is made ready aside: a run that is overwritten goes when the new one is on disk, and not before.
+    All is made ready aside: a run that is overwritten goes when the new one is on disk, and not before. With
+    `prepared`, which `sixfold.prepare` made for the same section `data`, no text is read. `observers` hear of steps and
+    validations. It may be called often in one process: torch's random generators and settings are left as they were.
     """
     run = Run(out)
     with said_once():
@@ -68,15 +93,30 @@ def train(
                 raise ValueError(f"{out} holds a run; go on with --resume {out}, or say --overwrite to begin anew")
             _check_files(run, config)
             tokenizers = None if before is None else Tokenizers.load(before.directory)
-            _prepare(run.draft, config, display, tokenizers).tokenizers.save(run.draft.directory)
-        prepared = _open(run.draft, processes)
-        config = _resolve(run.draft, config, prepared, processes, display)
-        trainer = Trainer(run.draft, config, prepared, processes, display)
+            made = _prepare(run.draft, config, display, tokenizers, prepared)
+            made.tokenizers.save(run.draft.directory)
+            if made.labels:
+                save_labels(made.labels, run.draft.directory)
+        opened = _open(run.draft, processes)
+        config = config.with_classes(len(opened.labels))
+        model = build_model(config, opened, processes)
         if before is not None:
-            checkpoint.load_weights(trainer.model, model_files.load(before.directory).state_dict())
-        trainer.validation.rehearse(trainer.candidate)
-        _begin(run, trainer, prepared, before)
-        return _go(trainer)
+            checkpoint.load_weights(model, model_files.load(before.directory).state_dict())
+        config = _resolve(run.draft, config, opened, processes, display, model)
+        log = Log(run)
+        trainer = make_trainer(
+            run.draft,
+            config,
+            opened,
+            processes,
+            model=model,
+            log=log,
+            display=display,
+            observers=[Board(run), *observers],
+        )
+        trainer.validation.rehearse(trainer.store.candidate)
+        _begin(run, trainer, config, opened, before)
+        return _go(trainer, display)
 
 
 def _check(run: Run, config: Config, start_from: Path | None) -> tuple[Config, Run | None]:
@@ -84,14 +124,14 @@ def _check(run: Run, config: Config, start_from: Path | None) -> tuple[Config, R
     before = None if start_from is None else Run(start_from).need()
     if before is not None and os.path.realpath(before.directory) == os.path.realpath(run.directory):
         raise ValueError(f"--from {start_from} is the directory to write to, and can't be both; give another --out")
-    config = check(config, before).with_whole_paths()
+    config = check(settled(config), before).with_whole_paths()
     run.need_room()
     return config, before
 
 
 def _check_files(run: Run, config: Config) -> None:
     """The text must outlive the older run, and its files have names that can be written down."""
-    files = data_files(config)
+    files = data_files(config.data, task_of(config).form)
     for file in files:
         if as_text(str(file)) != str(file):
             raise ValueError(f"the name of {as_text(str(file))} is no UTF-8; give it, or its directory, another")
@@ -105,6 +145,7 @@ def resume(
     *,
     allow_changed_data: bool = False,
     display: Display | None = None,
+    observers: Sequence[Observer] = (),
 ) -> Outcome:
     """Go on with a run, from its last checkpoint."""
     run = Run(out)
@@ -113,7 +154,7 @@ def resume(
         for key in settings or {}:
             if key not in MAY_CHANGE:
                 raise ValueError(f"--{key} can't change when a run is resumed; only {', '.join(MAY_CHANGE)} can")
-        config = run.read_config(settings)
+        config = settled(run.read_config(settings))
     with _at_work(run, config, display) as (processes, display):
         saved = _last_checkpoint(run, processes, display)
         if processes.first:
@@ -121,18 +162,20 @@ def resume(
             about = _provide_data(run, config, saved, display, allow_changed_data)
             if words := surroundings(config, saved, about, processes):
                 display.say(words)
-        trainer = Trainer(run, config, _open(run, processes), processes, display)
+        heard = [Board(run), *observers]
+        opened = _open(run, processes)
+        trainer = make_trainer(run, config, opened, processes, log=Log(run), display=display, observers=heard)
         trainer.restore(saved)
         if processes.first and settings:
             run.begin(config, about)
-        return _go(trainer)
+        return _go(trainer, display)
 
 
 @contextmanager
 def _at_work(run: Run, config: Config, display: Display | None) -> Iterator[tuple[Processes, Display]]:
     """Together with the other processes, the run locked, deterministic if wished."""
-    be_deterministic(config.training.deterministic)
-    with together(config.training.device) as processes:
+    with left_as_it_was(), together(config.training.device) as processes:
+        be_deterministic(config.training.deterministic)
         shown = (display or Display()) if processes.first else Quiet()
         try:
             with _held(run) if processes.first else nullcontext():
@@ -168,9 +211,14 @@ def _held(run: Run) -> Iterator[None]:
                     run.remove()
 
 
-def _prepare(run: Run, config: Config, display: Display, tokenizers: Tokenizers | None) -> Prepared:
-    """Tokenise the text, and say what there is to say about it."""
-    made = prepare(config, run.data, tokenizers, display.progress)
+def _prepare(
+    run: Run, config: Config, display: Display, tokenizers: Tokenizers | None, prepared: Prepared | None = None
+) -> Prepared:
+    """Tokenise the text, or take what is tokenised already, and say what there is to say about it."""
+    if prepared is not None:
+        made = copy_prepared(prepared, run.data, config.data)
+    else:
+        made = prepare_text(config.data, task_of(config).form, run.data, tokenizers, display.progress)
     for line in made.report.lines():
         display.say(line)
     return made
@@ -182,14 +230,15 @@ def _open(run: Run, processes: Processes) -> Prepared:
     return open_prepared(run.data, Tokenizers.load(run.directory))
 
 
-def _resolve(run: Run, config: Config, prepared: Prepared, processes: Processes, display: Display) -> Config:
+def _resolve(
+    run: Run, config: Config, prepared: Prepared, processes: Processes, display: Display, model: Model
+) -> Config:
     """The configuration with a number of steps, in place of minutes."""
     training = config.training
     if training.minutes is None:
         return config.with_steps(training.steps or 20_000)
-    trainer = Trainer(run, config.with_steps(_PROBE), prepared, processes, Quiet())
+    trainer = make_trainer(run, config.with_steps(_PROBE), prepared, processes, model=deepcopy(model))
     trainer.model.train()
-    trainer.log = Log(run, Quiet(), active=False)
     times = []
     for _ in range(_PROBE):
         started = time.perf_counter()
@@ -201,16 +250,16 @@ def _resolve(run: Run, config: Config, prepared: Prepared, processes: Processes,
     return config.with_steps(steps)
 
 
-def _begin(run: Run, trainer: Trainer, prepared: Prepared, before: Run | None) -> None:
+def _begin(run: Run, trainer: Trainer, config: Config, prepared: Prepared, before: Run | None) -> None:
     """Save the first step beside all else that is ready; then take the place of what was there, in one move."""
     trainer.save()
     if trainer.processes.first:
         about: dict[str, Any] = {"hashes": prepared.hashes, "report": prepared.report.json()}
         origin = {} if before is None else {"from": as_text(os.path.realpath(before.directory))}
-        run.draft.begin(trainer.config, {**about, **origin})
+        run.draft.begin(config, {**about, **origin})
         run.replace_by_draft()
     trainer.processes.wait()
-    trainer.move(run)
+    trainer.store.move(run)
 
 
 def _provide_data(
@@ -246,7 +295,7 @@ def _provide_data(
 def _hashes(config: Config, display: Display) -> dict[str, str] | None:
     """Of the data files as they are now, if they are there."""
     try:
-        return data_hashes(config)
+        return data_hashes(config.data, task_of(config).form)
     except (OSError, ValueError) as error:
         display.say(f"the data files can't be compared ({error}); the run goes on with what it has prepared")
         return None
@@ -280,10 +329,23 @@ def _whole_checkpoint(run: Run, display: Display) -> checkpoint.Checkpoint:
     raise ValueError(f"there is no checkpoint to go on from: {what}; train --overwrite begins anew")
 
 
-def _go(trainer: Trainer) -> Outcome:
-    reason = trainer.train()
-    if trainer.validation.possible and trainer.progress.best is None:
-        trainer.display.say(f"{NO_BEST}, of step {trainer.progress.step:,}")
+def _go(trainer: Trainer, display: Display) -> Outcome:
+    try:
+        reason = trainer.train()
+    finally:
+        for observer in trainer.parts.observers:
+            observer.close()
+    progress = trainer.progress
+    if trainer.validation.possible and progress.best is None:
+        display.say(f"{NO_BEST}, of step {progress.step:,}")
     number = (trainer.signals.number or signal.SIGTERM) if reason.asked else None  # another process may have got it
-    finished = not reason.asked and not trainer.guard.gave_up
-    return Outcome(reason.text, trainer.run.directory, finished=finished, signal=number)
+    return Outcome(
+        reason.text,
+        trainer.store.run.directory,
+        finished=not reason.asked and not trainer.guard.gave_up,
+        signal=number,
+        step=progress.step,
+        best_step=trainer.best_step(),
+        scores=dict(trainer.scores),
+        best=progress.best,
+    )

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 from sixfold.runs import model_files
 from sixfold.runs.run import Run
 from sixfold.spec.registry import files_of
+from sixfold.tasks.task import task_of
 
 if TYPE_CHECKING:
     from sixfold.training.runner import Outcome
-
-_USE = {"encoder_decoder": "translate", "decoder_only": "generate"}  # the verb by which a model writes
 
 
 def to_resume(run: Path) -> str:
@@ -33,15 +32,17 @@ def what_next(outcome: Outcome) -> list[str]:
 def _use(run: Path) -> list[str]:
     """How to put the model to work, if there is one and it writes text."""
     try:
-        kind, data = model_files.skeleton(run).kind, Run(run).read_config().data
+        model_files.skeleton(run)
+        config = Run(run).read_config()
+        task, data = task_of(config), config.data
     except ValueError:
         return []
-    if kind not in _USE:
+    if not task.verb:
         return []
     imports = _imports(run)
     score = _command("score", str(run), *([] if data.test is not None else ["--part", "valid"]), *imports)
     held_out = data.test is not None or data.valid is not None
-    return [_command(_USE[kind], str(run), *imports), *([score] if held_out else [])]
+    return [_command(task.verb, str(run), *imports), *([score] if held_out else [])]
 
 
 def _imports(run: Path) -> list[str]:

@@ -63,7 +63,7 @@ def cache(subject: VerifiedRun) -> Measured:
     tolerance=ROUNDING,
 )
 def batch(subject: VerifiedRun) -> Measured:
-    if subject.model.kind == "encoder_only":
+    if not subject.model.writes_text:
         return _states_in_a_batch(subject, subject.model)
     return in_company(subject, subject.model)
 
@@ -80,7 +80,7 @@ def int8(subject: VerifiedRun) -> Measured:
     if next(subject.model.parameters()).device.type != "cpu":
         raise NotApplicable("int8 is for a CPU")
     model = quantised(subject.model)
-    return _states_in_a_batch(subject, model) if model.kind == "encoder_only" else in_company(subject, model)
+    return _states_in_a_batch(subject, model) if not model.writes_text else in_company(subject, model)
 
 
 def in_company(subject: VerifiedRun, model: Model) -> Measured:
@@ -134,12 +134,12 @@ def said(model: Any, samples: Sequence[SampleText], tap: Tap | None = None) -> T
     device = next(model.parameters()).device
     targets = [sample.target for sample in samples]
     with evaluating(model):
-        if model.kind == "encoder_only":
+        if not model.writes_text:
             ids = padded(targets, device)
             x = model.encode(ids, tap=tap)[ids != PAD]
             return x if model.sizes.classes else model.log_probs(x)
         memory = []
-        if model.kind == "encoder_decoder":
+        if model.reads_source:
             memory = [model.encode(padded([[*sample.source, EOS] for sample in samples], device), tap=tap)]
         ids = padded([[BOS, *target] for target in targets], device)
         return model.log_probs(model.decode(ids, *memory, tap=tap)[ids != PAD])
@@ -154,7 +154,7 @@ def _apart(left: Tensor, right: Tensor) -> float:
 
 
 def _need_text(subject: VerifiedRun) -> None:
-    if subject.model.kind == "encoder_only":
+    if not subject.model.writes_text:
         raise NotApplicable("an encoder_only model writes no text, and keeps no cache")
 
 
@@ -171,7 +171,7 @@ def _task(subject: VerifiedRun, model: Any, beam: int, **changes: Any) -> Decodi
         "max_length": min(subject.length, subject.config.decoding.max_length),
     }
     decoding: Decoding = change_decoding(subject.config.decoding, {**plain, **changes})
-    if model.kind == "encoder_decoder":
+    if model.reads_source:
         return TranslationSession(Translator(model, subject.tokenizers, decoding), decoding, Extras())
     return GenerationSession(Generator(model, subject.tokenizers, decoding), decoding, None)
 
@@ -260,7 +260,7 @@ class UncachedStep:
         for row, new in zip(state.rows, ids.tolist(), strict=True):
             row += [id_ for id_ in new if id_ != PAD]
         memory = []
-        if self.model.kind == "encoder_decoder":
+        if self.model.reads_source:
             sources = [source for source in state.sources for _ in range(state.width)]
             memory = [self.model.encode(padded(sources, self.device))]
         x = self.model.decode(padded(state.rows, self.device), *memory)

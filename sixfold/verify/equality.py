@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from sixfold.training.log import strict
+from sixfold.training.observers.log import strict
 from sixfold.verify.subject import NotApplicable, VerifiedRun
 
 PASS, FAIL, EXCUSED = "pass", "fail", "does not apply"

@@ -21,7 +21,7 @@ from sixfold.verify.subject import NotApplicable, VerifiedRun
 def exported(subject: VerifiedRun) -> Measured:
     """The same texts, and log-probabilities; where texts differ, how much likelier the model finds its own word."""
     texts = [sample.text for sample in subject.samples]
-    if reason := refusal(OpenedRun(subject.model, subject.tokenizers, subject.config), "ctranslate2"):
+    if reason := refusal(OpenedRun(subject.model, subject.tokenizers, subject.config, subject.task), "ctranslate2"):
         raise NotApplicable(reason)
     if find_spec("ctranslate2") is None:
         raise NotApplicable("ctranslate2 is not installed (pip install 'sixfold[export]')")

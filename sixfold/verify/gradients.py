@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sixfold.config.schema import Config
-from sixfold.core.batch import Batch, Losses
+from sixfold.core.batch import Batch, Term
 from sixfold.core.ids import PAD
 from sixfold.core.parts import declared
 from sixfold.core.sharded_tensors import whole
@@ -26,11 +26,11 @@ from sixfold.disk.atomic import save_tensors
 from sixfold.runs import model_files
 from sixfold.runs.run import Run
 from sixfold.spec.registry import import_file
-from sixfold.text.arrays import Examples, Ragged, RowRange
+from sixfold.text.arrays import Ragged, RowRange
 from sixfold.text.corpus import Prepared, open_prepared
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.training import checkpoint
-from sixfold.training.display import Quiet
+from sixfold.training.make_trainer import build_model, make_trainer
 from sixfold.training.processes import Processes, together
 from sixfold.training.trainer import Trainer
 
@@ -47,10 +47,9 @@ def gradients(
     """Of one step of a run's own model on its own text, and the loss; with `merge`, as one batch indeed."""
     with _exactly():
         trainer = _trainer(run, scratch, processes or Processes(), pieces)
-        batches = trainer.batches.next(trainer.mine)
+        batches = [trainer.ready(batch) for batch in trainer.batches.next(trainer.mine)]
         batches = [merged(batches)] if merge else batches
-        scored = trainer.processes.sum(float(sum(int((batch.targets != PAD).sum()) for batch in batches)))[0]
-        loss = trainer.backward(batches, scored)
+        loss = trainer.backward(batches, trainer.count(batches))[trainer.parts.main]
         found = {name: whole(p.grad).clone() for name, p in trainer.model.named_parameters() if p.grad is not None}
     return {**found, LOSS: torch.tensor([loss], dtype=torch.float64)}
 
@@ -70,8 +69,10 @@ def _exactly() -> Iterator[None]:
 def _trainer(run: Run, scratch: Path, processes: Processes, pieces: int) -> Trainer:
     """A trainer of the run's own model, that looks at the first rows of its text and writes nowhere."""
     prepared = open_prepared(run.data, Tokenizers.load(run.directory))
-    trainer = Trainer(Run(scratch), _config(run, pieces), _few(prepared), processes, Quiet())
-    checkpoint.load_weights(trainer.model, model_files.load(run.directory).state_dict())
+    config = _config(run, pieces)
+    model = build_model(config, prepared, processes)
+    checkpoint.load_weights(model, model_files.load(run.directory).state_dict())
+    trainer = make_trainer(Run(scratch), config, _few(prepared), processes, model=model)
     trainer.model.eval()
     if any(declared(part).batch_dependent for part in trainer.model.modules()):
         trainer.model.register_forward_hook(_without_auxiliary)
@@ -93,9 +94,9 @@ def _config(run: Run, pieces: int) -> Config:
     return config.model_copy(update={"training": config.training.model_copy(update=training)})
 
 
-def _without_auxiliary(model: Any, arguments: Any, losses: Losses) -> Losses:
+def _without_auxiliary(model: Any, arguments: Any, terms: dict[str, Term]) -> dict[str, Term]:
     """Such losses are means over whoever shares the batch."""
-    return losses._replace(auxiliary=torch.zeros_like(losses.auxiliary))
+    return {name: Term(term.sum * 0, term.shown) if name == "auxiliary" else term for name, term in terms.items()}
 
 
 def _few(prepared: Prepared) -> Prepared:
@@ -105,19 +106,23 @@ def _few(prepared: Prepared) -> Prepared:
     def cut(side: Ragged) -> Ragged:
         return Ragged(side.ids, side.offsets[: rows + 1])
 
-    source = None if prepared.train.source is None else cut(prepared.train.source)
-    return replace(prepared, train=Examples(source, cut(prepared.train.target), (RowRange(rows, 1.0),)))
+    train = prepared.train
+    source = None if train.source is None else cut(train.source)
+    few = replace(train, source=source, target=cut(train.target), groups=(RowRange(rows, 1.0),))
+    return replace(prepared, train=few)
 
 
 def merged(batches: Sequence[Batch]) -> Batch:
     """All rows in one batch, filled up with PAD."""
 
-    def join(tensors: Sequence[Tensor | None]) -> Tensor | None:
-        there = [tensor for tensor in tensors if tensor is not None]
-        longest = max((tensor.shape[1] for tensor in there), default=0)
-        return torch.cat([pad(t, (0, longest - t.shape[1]), value=PAD) for t in there]) if there else None
+    def join(tensors: Sequence[Tensor]) -> Tensor:
+        if tensors[0].dim() == 1:
+            return torch.cat(list(tensors))
+        longest = max(tensor.shape[1] for tensor in tensors)
+        return torch.cat([pad(tensor, (0, longest - tensor.shape[1]), value=PAD) for tensor in tensors])
 
-    return Batch(*(join([getattr(batch, side) for batch in batches]) for side in ("source", "inputs", "targets")))
+    counts = {name: sum(batch.counts[name] for batch in batches) for name in batches[0].counts}
+    return Batch(counts=counts, **{name: join([b.fields[name] for b in batches]) for name in batches[0].fields})
 
 
 def main(run: str, scratch: str, *imports: str) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from sixfold.decoding.translator import Translator
-from sixfold.models.encoder_decoder import EncoderDecoder
 from sixfold.scoring.held_out import own_loss, own_references
 from sixfold.scoring.metrics import METRICS
 from sixfold.training.processes import Processes
@@ -40,14 +38,14 @@ def loss(subject: VerifiedRun) -> Measured:
 )
 def score(subject: VerifiedRun) -> Measured:
     """Where the log was written elsewhere, a tie may fall the other way: the share of one text is allowed."""
-    best, name = _best(subject), choose_metric(subject.config)
-    model = subject.model
-    if name not in METRICS or not isinstance(model, EncoderDecoder):
+    best, name = _best(subject), choose_metric(subject.config, subject.task)
+    task, tokenizers = subject.task, subject.tokenizers
+    if name not in METRICS or task.answers is None or task.user is None:
         raise NotApplicable(f"it was validated by its {name}")
-    _ = subject.prepared  # whose references are those of the validation
-    found = own_references(subject.run, subject.config, subject.tokenizers, "valid")
-    translator = Translator(model, subject.tokenizers, subject.config.decoding)
-    texts = [output.text for output in translator.translate([each.source for each in found])]
+    labels = subject.prepared.labels  # whose references are those of the validation
+    found = own_references(subject.run, subject.config, task, tokenizers, "valid")
+    user = task.user(subject.model, tokenizers, subject.config.decoding, labels=labels)
+    texts = task.answers(user, [each.source for each in found], lambda: False)
     now = METRICS[name].score(texts, [each.targets for each in found])
     apart = max(abs(float(best[key]) - value) for key, value in now.items())
     left, right = f"{name} {float(best[name]):.4f} in the log, {_at(best)}", f"{now[name]:.4f} now"
@@ -71,11 +69,11 @@ def _at(record: dict[str, Any]) -> str:
 def _loss(subject: VerifiedRun) -> float:
     """Of a language model by way of `score`, where its files are there; of others as in training."""
     config, tokenizers = subject.config, subject.tokenizers
-    if subject.model.kind == "decoder_only":
+    if not subject.task.metrics:
         with suppress(ValueError, OSError):
-            return float(own_loss(config, tokenizers, subject.model, "valid").json()["loss"])
+            return float(own_loss(config, subject.task, tokenizers, subject.model, "valid").json()["loss"])
     by_loss = config.model_copy(update={"training": config.training.model_copy(update={"metric": "loss"})})
-    validation = Validation(by_loss, subject.prepared, Processes(device=subject.device))
+    validation = Validation(by_loss, subject.task, subject.prepared, Processes(device=subject.device))
     if not validation.possible:
         raise NotApplicable("the prepared text has no part to validate on")
     scores = validation.score(subject.model, Signals())

@@ -18,8 +18,9 @@ from sixfold.decoding.session import check_sizes
 from sixfold.models.model import Model
 from sixfold.runs import model_files
 from sixfold.runs.run import Run
-from sixfold.text.corpus import Prepared, open_prepared, references
-from sixfold.text.sources import Split, text_sources
+from sixfold.tasks.task import Task, task_of, usual_task
+from sixfold.text.corpus import Prepared, open_prepared
+from sixfold.text.sources import Split
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.training import checkpoint
 
@@ -59,6 +60,11 @@ class VerifiedRun:
             return model_files.load(self.directory, device=self.device)
         except ValueError:
             raise NotApplicable("the model can't be read") from None
+
+    @cached_property
+    def task(self) -> Task:
+        """What the model was trained for."""
+        return task_of(self.config) if self.run.exists() else usual_task(self.model.kind)
 
     @cached_property
     def tokenizers(self) -> Tokenizers:
@@ -113,7 +119,7 @@ class VerifiedRun:
 
     def _sample(self, source: str, target: str) -> SampleText:
         ids = self.tokenizers.target.encode(target)[: self.length]
-        if self.model.kind != "encoder_decoder":
+        if not self.model.reads_source:
             return SampleText([], ids, self.tokenizers.target.decode(ids[: (len(ids) + 1) // 2]))
         read = self.tokenizers.source.encode(source)[: self.length]
         return SampleText(read, ids, self.tokenizers.source.decode(read))
@@ -137,10 +143,10 @@ class VerifiedRun:
         """The same, from the files that the configuration names, if they are there."""
         data = self.config.data
         try:
-            if self.model.kind == "encoder_decoder":
-                yield from ((each.source, each.targets[0]) for each in references(data, part, self.model.kind))
+            if self.task.answers is not None:
+                yield from ((each.source, each.targets[0]) for each in self.task.form.references(data, part))
             else:
-                for source in text_sources(data, part):
+                for source in self.task.form.sources(data, part):
                     yield from (("", text) for text, _ in source.read())
         except (ValueError, OSError):
             return

@@ -21,9 +21,9 @@ from sixfold.config.schema import Config
 from sixfold.core.device import be_deterministic
 from sixfold.runs.run import Run
 from sixfold.training import checkpoint
-from sixfold.training.display import Quiet
+from sixfold.training.make_trainer import make_trainer
+from sixfold.training.observers.log import Log
 from sixfold.training.processes import Processes
-from sixfold.training.trainer import Trainer
 from sixfold.verify import gradients
 from sixfold.verify.equality import Measured, equality
 from sixfold.verify.files import furthest
@@ -198,7 +198,8 @@ def _twin(subject: VerifiedRun, name: str) -> Run:
 def _train(subject: VerifiedRun, twin: Run, steps: int) -> None:
     """Resume the twin from its last checkpoint, go on for so many steps, and save."""
     saved = next(found for found in checkpoint.latest(twin.training) if isinstance(found, checkpoint.Checkpoint))
-    trainer = Trainer(twin, _config(subject), subject.prepared, Processes(device=subject.device), Quiet())
+    processes = Processes(device=subject.device)
+    trainer = make_trainer(twin, _config(subject), subject.prepared, processes, log=Log(twin))
     trainer.restore(saved)
     trainer.model.train()
     for _ in range(steps):

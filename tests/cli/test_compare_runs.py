@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sixfold.training.display import Quiet
+from sixfold.training.observers.display import Quiet
 from sixfold.training.runner import train
 from tests.support import runs, tiny
 

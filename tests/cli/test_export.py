@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import sixfold as package
+from sixfold.core.ids import UNK
 from sixfold.foreign.export import export
-from sixfold.text.tokenizer import UNK
 from tests.support import runs
 from tests.support.generators import WORDS
 from tests.support.small_runs import directory, opened, saved

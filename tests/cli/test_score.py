@@ -12,7 +12,7 @@ import sixfold as package
 from sixfold import BOS, EOS
 from sixfold.runs.run import Run
 from sixfold.scoring.metrics import METRICS
-from sixfold.training.display import Quiet
+from sixfold.training.observers.display import Quiet
 from sixfold.training.runner import train
 from tests.support import runs, tiny
 from tests.support.plain_text import recipe

@@ -122,7 +122,7 @@ def test_smoothing_by_hand_with_four_words():
     assert Table(weight).loss(x, torch.tensor([2]), 0.3).plain.item() == pytest.approx(-math.log(0.3))
     total.backward()
     torch.testing.assert_close(x.grad, torch.tensor([[0.09, 0.08, -0.43, 0.26]]))
-    assert smoothed_loss(logits.log_softmax(-1), torch.tensor([2]), 0.3, ignore=0).item() == pytest.approx(value)
+    assert smoothed_loss(logits.log_softmax(-1), torch.tensor([2]), 0.3, never=0).item() == pytest.approx(value)
 
 
 def test_smoothing_by_hand_where_no_word_is_ignored():
@@ -191,7 +191,7 @@ def test_half_precision_logits_are_summed_in_float32(monkeypatch, smoothing, tra
     logits = F.linear(x, weight).detach().float()
     assert total.dtype == torch.float32
     torch.testing.assert_close(
-        total.detach(), smoothed_loss(logits.log_softmax(-1), targets, smoothing, 0), rtol=1e-5, atol=0
+        total.detach(), smoothed_loss(logits.log_softmax(-1), targets, smoothing, never=0), rtol=1e-5, atol=0
     )
     exact = plain(x.detach().double(), weight.double(), targets, smoothing)
     torch.testing.assert_close(total.detach().double(), exact, rtol=1e-2, atol=0)
@@ -287,7 +287,7 @@ def test_a_weight_that_some_chunks_do_not_use_has_the_gradient_of_those_that_do(
     monkeypatch.setattr(module, "CHUNK", 2)
     x, weight, rare, never = (t.requires_grad_() for t in (numbers(5, 3), numbers(3), numbers(3), numbers(3)))
 
-    def loss_of(xs: Tensor, ts: Tensor) -> tuple[Tensor, Tensor]:
+    def loss_of(xs: Tensor, ts: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
         loss = (xs @ weight).sum()
         loss = loss + (xs[ts == 2] @ rare).sum() if (ts == 2).any() else loss
         return loss, loss
@@ -326,7 +326,7 @@ def test_loss_over_classes_equals_cross_entropy():
     logits = model.classifier(mean)
     torch.testing.assert_close(model.classify(source), logits.log_softmax(-1))
     for smoothing, its in ((0.0, 0.0), (0.3, 0.4)):  # PyTorch gives ε/V to all V, the right one too: ε = 0.3 · 4/3
-        losses = model(sixfold.Batch(source, targets=targets), smoothing)
+        losses = model(sixfold.Batch(source, targets=targets), smoothing=smoothing)
         torch.testing.assert_close(losses.sum, F.cross_entropy(logits, targets, reduction="sum", label_smoothing=its))
         assert losses.tokens == 3
 

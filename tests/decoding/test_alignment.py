@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from sixfold import BOS, EOS, Tap
+from sixfold.core.ids import UNK
 from sixfold.decoding.alignment import align, looks, watched_layer, word_numbers, words_in_place_of_unknown
-from sixfold.text.tokenizer import UNK, Tokenizers
+from sixfold.text.tokenizer import Tokenizers
 from sixfold.text.vocabulary import train_tokenizer
 from tests.support.small import assert_close, moved_model
 

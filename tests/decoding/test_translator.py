@@ -8,6 +8,7 @@ import torch
 
 from sixfold import BOS, EOS, PAD, Tap
 from sixfold.config.schema import Decoding
+from sixfold.core.ids import MASK, UNK
 from sixfold.decoding import session as task
 from sixfold.decoding.cpu.step import make_step
 from sixfold.decoding.engine import Job, search
@@ -18,7 +19,7 @@ from sixfold.decoding.search.length_penalty import LengthPenalty
 from sixfold.decoding.session import Stopped
 from sixfold.decoding.translator import Extras, TranslationSession, Translator
 from sixfold.models.model import evaluating
-from sixfold.text.tokenizer import MASK, UNK, Tokenizers
+from sixfold.text.tokenizer import Tokenizers
 from sixfold.text.vocabulary import train_tokenizer
 from tests.support.small import MODIFICATIONS, applies, assert_close, moved_model
 from tests.support.translators import LETTERS, LINES, METHODS, SHOUTED, assert_same, small_translator

@@ -62,7 +62,7 @@ CASES = [
 
 def exported(made, folder, **keys):
     write(made.model, made.tokenizers, folder, **keys)
-    return CTranslate2Engine(folder, made.model.kind, made.tokenizers, never_written(made.tokenizers.target))
+    return CTranslate2Engine(folder, made.model.reads_source, made.tokenizers, never_written(made.tokenizers.target))
 
 
 def rows(lengths, words, seed):
@@ -120,7 +120,7 @@ def test_a_head_width_that_is_not_said_would_be_wrong(tmp_path):
             del layer.self_attention.head_dim
     spec.validate()
     spec.save(str(tmp_path))
-    engine = CTranslate2Engine(tmp_path, "encoder_decoder", made.tokenizers, never_written(made.tokenizers.target))
+    engine = CTranslate2Engine(tmp_path, True, made.tokenizers, never_written(made.tokenizers.target))
     assert difference(made, engine) > 1e-4
 
 
@@ -137,7 +137,7 @@ def test_sinusoids_end_and_the_engine_says_so(tmp_path):
         engine.greedy(rows((4096,), 21, 1), 5)
     assert limits(made.model) == {"encoder": 4096, "decoder": 4096}
     room = LengthLimits.of(limits(made.model), 9)
-    assert ctranslate2_options(Decoding(), "encoder_decoder", (), room)["max_input_length"] == 1025
+    assert ctranslate2_options(Decoding(), True, (), room)["max_input_length"] == 1025
 
 
 def test_the_table_of_sinusoids_is_that_of_2017():
@@ -153,7 +153,7 @@ def test_learned_positions_bound_what_is_read():
     made = opened(wishes=("learned_positions:length=40",))
     assert limits(made.model) == {"encoder": 40, "decoder": 40}
     room = LengthLimits.of(limits(made.model), 256)
-    said = ctranslate2_options(Decoding(), "encoder_decoder", (), room)
+    said = ctranslate2_options(Decoding(), True, (), room)
     assert (said["max_input_length"], room.written) == (40, 39)  # with EOS, and without BOS
     assert limits(opened(wishes=("rotary",)).model) == {}
 

@@ -45,7 +45,7 @@ def by_the_run(run, **changes):
 def test_the_program_of_ctranslate2_writes_what_the_run_writes(settings, others, tmp_path):
     run = directory(tmp_path / "run", **settings)
     export(run, "ctranslate2", tmp_path / "out", lines=0)
-    found = programs.run_program("ctranslate2", "encoder_decoder", tmp_path / "out", LINES)
+    found = programs.run_program("ctranslate2", True, tmp_path / "out", LINES)
     right = by_the_run(run)
     assert sum(a != b for a, b in zip(found, right, strict=True)) <= others
     if settings:  # it would be another text without them
@@ -56,7 +56,7 @@ def test_the_program_of_ctranslate2_writes_what_the_run_writes(settings, others,
 def test_the_n_best_are_those_of_the_run(tmp_path):
     run = directory(tmp_path / "run", beam_size=4, n_best=3, max_ratio=1)
     export(run, "ctranslate2", tmp_path / "out", lines=0)
-    found = programs.run_program("ctranslate2", "encoder_decoder", tmp_path / "out", LINES)
+    found = programs.run_program("ctranslate2", True, tmp_path / "out", LINES)
     right = by_the_run(run)
     assert {len(texts) for texts in found} == {3}
     assert sum(a == b for a, b in zip(found, right, strict=True)) >= 35
@@ -68,7 +68,7 @@ def test_coverage_is_that_of_the_run(tmp_path):
     right, same = by_the_run(run), {}
     for weight in (2, 0):
         changes = {"coverage_penalty": weight}
-        found = programs.run_program("ctranslate2", "encoder_decoder", tmp_path / "out", LINES, **changes)
+        found = programs.run_program("ctranslate2", True, tmp_path / "out", LINES, **changes)
         same[weight] = sum(a == b for a, b in zip(found, right, strict=True))
     assert same[2] >= 30
     assert same[0] <= same[2] - 5, same
@@ -113,11 +113,11 @@ def test_a_language_model_draws_unless_it_is_told_to_search(to, tmp_path):
     assert found.agreement.as_used.drawn
     assert found.agreement.as_used.same == 20
     assert any(sentence.startswith("seed: ") for sentence in found.not_carried)
-    draws = [programs.run_program(to, "decoder_only", tmp_path / "out", ["a b"] * 20) for _ in range(2)]
+    draws = [programs.run_program(to, False, tmp_path / "out", ["a b"] * 20) for _ in range(2)]
     assert len({texts[0] for texts in draws[0]}) > 5
     assert draws[0] == draws[1]  # the seed is the run's
     search = {"sampling_topk": 1} if to == "ctranslate2" else {"sample": False}
-    assert programs.run_program(to, "decoder_only", tmp_path / "out", LINES, **search) == by_the_run(run, sample=False)
+    assert programs.run_program(to, False, tmp_path / "out", LINES, **search) == by_the_run(run, sample=False)
 
 
 def test_the_program_in_the_readme_runs_by_itself_and_skips_empty_lines(tmp_path):
@@ -138,7 +138,7 @@ def test_what_is_too_long_is_refused_where_the_run_refuses_it(tmp_path):
     short = [line for line in LINES if len(line.split()) <= 3]
     assert found.agreement.texts == found.agreement.as_used.same == len(short) < len(LINES)
     with pytest.raises(ValueError, match="a source has 4 tokens, and no more than 3 are taken"):
-        programs.run_program("ctranslate2", "encoder_decoder", tmp_path / "out", ["a b c d"])
+        programs.run_program("ctranslate2", True, tmp_path / "out", ["a b c d"])
 
 
 def test_lines_are_chosen_where_settings_matter(tmp_path):
@@ -204,7 +204,7 @@ def test_each_setting_is_carried_or_named():
         before, after = Decoding(**usual), Decoding(**{**usual, name: value})
         carried = [
             (
-                ctranslate2_options(each, "encoder_decoder", ["x"], LengthLimits(9, 9)),
+                ctranslate2_options(each, True, ["x"], LengthLimits(9, 9)),
                 not_carried("ctranslate2", each, spells=False),
                 "seed" if name == "seed" and '["seed"]' in text and each is after else "",
             )

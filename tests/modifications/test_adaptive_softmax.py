@@ -131,7 +131,7 @@ def test_models_learn_through_it(kind):
 def test_the_loss_has_its_shape_without_memory(smoothing):
     model = sixfold.build(small_sizes(), [HERE], device="meta")
     ids = torch.zeros(2, 6, dtype=torch.long, device="meta")
-    total = model(sixfold.Batch(ids, ids, ids), smoothing).sum
+    total = model(sixfold.Batch(ids, ids, ids), smoothing=smoothing).sum
     total.backward()
     assert total.is_meta
     assert total.shape == ()

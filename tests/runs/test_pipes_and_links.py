@@ -12,8 +12,7 @@ from sixfold.disk.reading import ordinary, read_bytes
 from sixfold.runs.run import Run
 from sixfold.spec.registry import import_file
 from sixfold.training import checkpoint
-from sixfold.training.display import Quiet
-from sixfold.training.log import Log
+from sixfold.training.observers.log import Log
 from tests.support.runs import translating
 
 PUT = {
@@ -108,7 +107,7 @@ def test_no_verb_waits_for_what_is_in_the_place_of_a_file_of_a_run(run, sixfold,
 def test_nothing_is_appended_to_what_is_no_log(run, kind):
     put(kind, run.log)
     with pytest.raises(OSError, match=r"log\.jsonl"):
-        Log(run, Quiet()).write("train", 1, loss=1.0)
+        Log(run).record({"kind": "train", "step": 1, "loss": 1.0})
 
 
 @EVERY_KIND

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import sixfold
+from sixfold.core.ids import UNK
 from sixfold.scoring import likelihood as module
 from sixfold.scoring.likelihood import Likelihood, likelihood, perplexity, token_log_probs
-from sixfold.text.tokenizer import UNK, Tokenizers
+from sixfold.text.tokenizer import Tokenizers
 from sixfold.text.vocabulary import train_tokenizer
 from tests.support.small import moved_model, pad
 

@@ -4,14 +4,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from sixfold.training.display import Display
+from sixfold.training.observers.display import Display
 
 
 class BrokenOffError(Exception):
     """In the place of a kill."""
 
 
-def broken_off(*_):
+def broken_off(*_, **__):
     raise BrokenOffError
 
 
@@ -35,7 +35,7 @@ class Listener(Display):
         super().__init__()
         self.records, self.words = [], []
 
-    def line(self, record):
+    def record(self, record):
         self.records.append(record)
 
     def say(self, text):

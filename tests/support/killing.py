@@ -26,8 +26,7 @@ import safetensors.torch
 import torch
 
 from sixfold.runs.run import LOCK, Run
-from sixfold.training.display import Quiet
-from sixfold.training.log import Log
+from sixfold.training.observers.display import Quiet
 from sixfold.training.runner import resume, train
 from sixfold.training.trainer import Trainer
 from tests.support import tiny
@@ -132,7 +131,7 @@ def child(do, lasting=None):
         code = 1
         try:
             torch.set_num_threads(2)
-            Log.seconds = lambda log: 0.0  # or no two logs would be equal
+            Trainer.seconds = lambda trainer: 0.0  # or no two logs would be equal
             code = do() or ENDED
         except BaseException:
             traceback.print_exc()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sixfold.runs.run import Run
 from sixfold.training import checkpoint, runner
-from sixfold.training.display import Quiet
+from sixfold.training.observers.display import Quiet
 from sixfold.training.processes import Processes, together
 from sixfold.training.trainer import Trainer
 from tests.support import tiny
@@ -113,7 +113,7 @@ def poisoned(many):
 
     def poison(trainer, batches, scored):
         def poisonous(model, arguments, losses):
-            return losses._replace(sum=losses.sum * math.nan)
+            return {name: term._replace(sum=term.sum * math.nan) for name, term in losses.items()}
 
         if trainer.progress.step == 4 and not trainer.processes.first:
             hook = trainer.model.register_forward_hook(poisonous)

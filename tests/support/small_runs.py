@@ -6,6 +6,7 @@ from sixfold.api.load import OpenedRun
 from sixfold.config.files import read_config
 from sixfold.runs import model_files
 from sixfold.runs.run import Run
+from sixfold.tasks.task import usual_task
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.text.vocabulary import train_tokenizer
 from tests.support.small import moved_model, seeded
@@ -29,7 +30,8 @@ def opened(kind="encoder_decoder", wishes=(), source=SYMBOLS, target=SYMBOLS, **
     with torch.no_grad():
         for p in model.roles["output"].parameters():
             p += torch.randn(p.shape, generator=seeded(6))
-    return OpenedRun(model, Tokenizers(source, target), read_config(None, {"model.kind": kind, **SETTINGS}))
+    config = read_config(None, {"model.kind": kind, **SETTINGS})
+    return OpenedRun(model, Tokenizers(source, target), config, usual_task(kind))
 
 
 def directory(folder, kind="encoder_decoder", wishes=(), **sizes):

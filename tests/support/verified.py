@@ -1,6 +1,6 @@
 """Runs to verify, and what is found of them."""
 
-from sixfold.training.display import Quiet
+from sixfold.training.observers.display import Quiet
 from sixfold.training.runner import train
 from sixfold.verify.report import EQUALITIES, verify
 from tests.support import tiny

@@ -5,8 +5,7 @@ from functools import cache
 
 import torch
 
-from sixfold.core.ids import BOS, EOS, PAD
-from sixfold.text.tokenizer import MASK, UNK
+from sixfold.core.ids import BOS, EOS, MASK, PAD, UNK
 from sixfold.text.vocabulary import train_tokenizer
 
 TEXTS = [

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from sixfold.core.batch import Batch
-from sixfold.core.ids import BOS, EOS, PAD
+from sixfold.core.ids import BOS, EOS, MASK, PAD
 from sixfold.text.arrays import Array, Examples, Ragged, RowRange
-from sixfold.text.batches import Batches, in_order
 from sixfold.text.bucketing import Lengths, deal, make_tiles, plan_epoch
-from sixfold.text.tokenizer import MASK
+from tests.support.by_kind import Batches, in_order
 
 WORDS = 50_000
 
@@ -61,7 +60,7 @@ def epoch(batches: Batches) -> list[list[Batch]]:
 
 def same(left: list[Batch], right: list[Batch]) -> bool:
     pairs = zip(left, right, strict=True)
-    return all(_equal(getattr(a, k), getattr(b, k)) for a, b in pairs for k in ("source", "inputs", "targets"))
+    return all(_equal(a.get(k), b.get(k)) for a, b in pairs for k in ("source", "inputs", "targets", "weights"))
 
 
 def _equal(left: Tensor | None, right: Tensor | None) -> bool:
@@ -203,7 +202,7 @@ def test_a_saved_place_gives_the_same_batches(kind):
     while left.state()["epoch"] < 2 or left.state()["index"] < 3:
         states.append(left.state())
         steps.append(left.next())
-    assert states[0] == {"epoch": 0, "index": 0}
+    assert states[0] == {"epoch": 0, "index": 0, "budget": "larger side"}
     assert left.epoch == 2
     right = make(3)
     for place in (0, len(steps) // 2, len(steps) - 4, 5):
@@ -235,8 +234,8 @@ def test_masked_words_follow_the_shares():
     """15 % are chosen; of them 80 % are masked, 10 % replaced, 10 % kept. Only chosen ones are targets."""
     examples = Examples(None, ragged_from([[7] * 200] * 500), (RowRange(500, 1.0),))
     batches = list(in_order(examples, "encoder_only", 10_000, vocab=1000))
-    source, targets = (torch.cat([getattr(b, name) for b in batches]) for name in ("source", "targets"))
-    chosen = targets != PAD
+    source, targets, chosen = (torch.cat([b.get(name) for b in batches]) for name in ("source", "targets", "weights"))
+    assert sum(b.counts["words"] for b in batches) == chosen.sum()
     assert (targets[chosen] == 7).all()
     assert (source[~chosen] == 7).all()
     assert abs(chosen.double().mean() - 0.15) < 0.005
@@ -255,13 +254,13 @@ def test_masks_depend_on_seed_epoch_and_row_only():
     def masked(seed: int, pieces: int, tokens: int, epochs: int = 1) -> list[dict[int, list[int]]]:
         batches = Batches(examples, "encoder_only", batch_tokens=tokens, seed=seed, pieces=pieces, vocab=WORDS)
         return [{_row(b, i): _masks(b, i) for step in epoch(batches) for b in step for i in range(len(b.targets))
-                 if (b.targets[i] != PAD).any()} for _ in range(epochs)]  # fmt: skip
+                 if b.get("weights")[i].any()} for _ in range(epochs)]  # fmt: skip
 
     def _masks(batch: Batch, i: int) -> list[int]:
-        return (batch.targets[i] != PAD).nonzero().flatten().tolist()
+        return batch.get("weights")[i].nonzero().flatten().tolist()
 
     def _row(batch: Batch, i: int) -> int:
-        return int(torch.where(batch.targets[i] != PAD, batch.targets[i], batch.source[i])[0]) - 5
+        return int(batch.targets[i, 0]) - 5
 
     one, two = masked(1, 1, 100, epochs=2)
     assert sorted(one) == list(range(40))
@@ -274,12 +273,7 @@ def test_masks_depend_on_seed_epoch_and_row_only():
 def test_even_the_shortest_window_has_a_target():
     """A step without one would have nothing to divide its loss by."""
     batches = list(in_order(windows(100, 1), "encoder_only", 10, vocab=WORDS))
-    assert all((batch.targets != PAD).all() for batch in batches)
-
-
-def test_masked_prediction_needs_the_number_of_words():
-    with pytest.raises(ValueError, match="vocab"):
-        Batches(windows(2, 4), "encoder_only", batch_tokens=8, seed=1)
+    assert all(batch.get("weights").all() for batch in batches)
 
 
 @pytest.mark.parametrize("kind", ["encoder_decoder", "decoder_only", "encoder_only"])

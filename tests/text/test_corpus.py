@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from sixfold.config.schema import Files, TokenizerKinds, Vocabularies
-from sixfold.core.ids import EOS
+from sixfold.core.ids import EOS, UNK
 from sixfold.disk.hashes import sealed
 from sixfold.text import preparation
-from sixfold.text.corpus import Reference, data_hashes, open_prepared, prepare, references
+from sixfold.text.corpus import open_prepared
+from sixfold.text.forms import PAIRS, PLAIN_TEXT, Reference
 from sixfold.text.report import OUTLIER_RULE, Report, count_outliers
-from sixfold.text.tokenizer import UNK
+from tests.support.by_kind import data_hashes, prepare
 from tests.support.stand_ins import pairs, text, write
 
 TRAIN = "ab\tx\n\ty\nab\tx\n  \tz\nab\tw\nabcdef\tx\nc\txyzxyz\nd\tx y"  # two with an empty side, two over-long
@@ -69,9 +70,9 @@ def test_equal_sources_become_one_reference(tmp_path):
     config = made(tmp_path)
     prepared = prepare(config, tmp_path / "data")
     assert prepared.references == [Reference("q", ("x", "z")), Reference("ab", ("y",))]
-    assert references(config.data, "valid", "encoder_decoder") == prepared.references
-    assert references(config.data, "valid", "decoder_only") == []
-    assert references(config.data, "test", "encoder_decoder") == []
+    assert PAIRS.references(config.data, "valid") == prepared.references
+    assert PLAIN_TEXT.references(config.data, "valid") == []
+    assert PAIRS.references(config.data, "test") == []
 
 
 def test_opened_again_it_is_the_same(tmp_path):

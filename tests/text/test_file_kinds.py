@@ -10,9 +10,9 @@ import sixfold as package
 from sixfold.cli.lines import read_lines
 from sixfold.config.schema import Data
 from sixfold.scoring.report import read_texts, stream_pairs
-from sixfold.text.corpus import prepare
 from sixfold.text.sources import pair_sources, text_sources
 from tests.support import runs, tiny
+from tests.support.by_kind import prepare
 
 WINDOWS = b"one\r\ntwo \r x\r\n\r\nlast\r"  # the last line has no end, so that its \r is text
 LINES = ["one", "two \r x", "", "last\r"]

@@ -10,8 +10,8 @@ import pytest
 
 from sixfold.config.schema import Data, Files
 from sixfold.text import sources
-from sixfold.text.corpus import prepare
 from sixfold.text.sources import pair_sources, text_sources
+from tests.support.by_kind import prepare
 from tests.support.stand_ins import pairs, text, write
 
 

@@ -14,7 +14,8 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sixfold.text.tokenizer import CONTROLS, KINDS, MASK, UNK, Tokenizer, Tokenizers
+from sixfold.core.ids import CONTROLS, MASK, UNK
+from sixfold.text.tokenizer import KINDS, Tokenizer, Tokenizers
 from sixfold.text.vocabulary import train_tokenizer
 from tests.support.trained_tokenizers import EXACT, TEXTS, trained
 

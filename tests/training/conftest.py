@@ -2,7 +2,7 @@ import pytest
 import torch.distributed as dist
 
 from sixfold.runs.run import Run
-from sixfold.training.display import Quiet
+from sixfold.training.observers.display import Quiet
 from sixfold.training.runner import train
 from tests.support import tiny
 

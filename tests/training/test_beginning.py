@@ -10,7 +10,7 @@ from sixfold.config.files import read_config
 from sixfold.runs import model_files
 from sixfold.runs.run import Run
 from sixfold.training import runner as start
-from sixfold.training.display import Quiet
+from sixfold.training.observers.display import Quiet
 from sixfold.training.preflight import check
 from sixfold.training.runner import train
 from sixfold.training.trainer import Trainer
@@ -46,7 +46,7 @@ def run(made, tmp_path):
     ],
 )
 def test_a_mistake_is_found_before_the_text_is_read_or_a_run_replaced(made, run, monkeypatch, mistake, words):
-    monkeypatch.setattr(start, "prepare", broken_off)
+    monkeypatch.setattr(start, "prepare_text", broken_off)
     before = contents(run)
     wrong = tiny.config(made, **mistake)
     for out in (run.directory, run.directory.with_name("new")):
@@ -66,7 +66,7 @@ def test_a_context_must_be_one_that_the_model_can_read():
 def test_an_old_run_goes_only_when_the_new_one_can_begin(made, run):
     (run.directory / "tensorboard").mkdir()
     before = contents(run)
-    with breaking_off_at(start, "Trainer"):
+    with breaking_off_at(start, "make_trainer"):
         train(config(made), run.directory, overwrite=True, display=Quiet())
     assert contents(run) == before
     train(config(made, training__seed=2), run.directory, overwrite=True, display=Quiet())

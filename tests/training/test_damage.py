@@ -10,7 +10,7 @@ from sixfold.disk.atomic import STAGED, StagedFiles, new_directory, sweep
 from sixfold.disk.hashes import sealed
 from sixfold.runs.run import Run
 from sixfold.training import checkpoint, runner
-from sixfold.training.display import Quiet
+from sixfold.training.observers.display import Quiet
 from sixfold.training.runner import resume, train
 from sixfold.training.trainer import Trainer
 from sixfold.training.validation import Validation
@@ -112,7 +112,7 @@ def test_prepared_text_is_prepared_again_as_it_was(run, monkeypatch):
     resume(run.directory, display=Quiet())
     assert ids.read_bytes() == before
     shutil.rmtree(run.data)
-    monkeypatch.setattr(runner, "data_hashes", lambda config: (_ for _ in ()).throw(ValueError("no file train.w")))
+    monkeypatch.setattr(runner, "data_hashes", lambda *_: (_ for _ in ()).throw(ValueError("no file train.w")))
     with pytest.raises(ValueError, match="must be there"):
         resume(run.directory, display=Quiet())
 

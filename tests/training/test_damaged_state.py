@@ -6,7 +6,7 @@ import re
 import pytest
 
 from sixfold.training import checkpoint
-from sixfold.training.display import Quiet
+from sixfold.training.observers.display import Quiet
 from sixfold.training.runner import resume, train
 from sixfold.training.trainer import Trainer
 from tests.support import tiny
@@ -43,8 +43,10 @@ def test_a_state_damaged_while_training_is_no_hindrance(run, monkeypatch, averag
 
     def damaging(trainer):
         step(trainer)
-        (trainer.run.training / "step-0" / "state.json").write_text(json.dumps({"format": checkpoint.FORMAT}))
-        (trainer.run.training / "step-2" / "state.json").write_bytes(b"\xff") if trainer.progress.step == 3 else None
+        (trainer.store.run.training / "step-0" / "state.json").write_text(json.dumps({"format": checkpoint.FORMAT}))
+        (trainer.store.run.training / "step-2" / "state.json").write_bytes(
+            b"\xff"
+        ) if trainer.progress.step == 3 else None
 
     monkeypatch.setattr(Trainer, "step", damaging)
     wanted = tiny.short(run.directory.parent, training__average=average, training__keep=3)

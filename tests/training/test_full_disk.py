@@ -12,8 +12,8 @@ from sixfold.cli import main
 from sixfold.disk.atomic import StagedFiles, new_directory, save_tensors, write_text
 from sixfold.runs.run import Run
 from sixfold.training import runner
-from sixfold.training.display import Quiet
-from sixfold.training.log import Log
+from sixfold.training.observers.display import Quiet
+from sixfold.training.observers.log import Log
 from sixfold.training.runner import train
 from sixfold.training.trainer import Trainer
 from tests.support import tiny
@@ -53,10 +53,10 @@ def test_whatever_is_written_the_error_names_its_place(tmp_path):
 
 def test_a_line_of_the_log_that_fits_in_part_is_an_error(tmp_path):
     run = Run(tmp_path)
-    log = Log(run, Quiet())
-    log.write("event", 1)
+    log = Log(run)
+    log.record({"kind": "event", "step": 1})
     with no_file_larger_than(run.log.stat().st_size + 10), pytest.raises(OSError, match="too large") as error:
-        log.write("event", 2)
+        log.record({"kind": "event", "step": 2})
     assert error.value.filename == str(run.log)
     assert [record["step"] for record in run.records()] == [1]
 

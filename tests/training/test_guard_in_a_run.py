@@ -7,7 +7,7 @@ import torch
 
 from sixfold.runs.run import Run
 from sixfold.training import checkpoint
-from sixfold.training.display import Quiet
+from sixfold.training.observers.display import Quiet
 from sixfold.training.runner import train
 from sixfold.training.trainer import Trainer
 from tests.support import tiny

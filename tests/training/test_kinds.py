@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from sixfold.runs.run import Run
-from sixfold.training.display import Quiet
+from sixfold.training.observers.display import Quiet
 from sixfold.training.runner import resume, train
 from sixfold.training.trainer import Trainer
 from tests.support import tiny

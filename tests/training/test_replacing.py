@@ -8,8 +8,9 @@ import pytest
 from sixfold.api.describe import describe_run
 from sixfold.runs.run import Run
 from sixfold.training import checkpoint
-from sixfold.training.display import Quiet
+from sixfold.training.observers.display import Quiet
 from sixfold.training.runner import resume, train
+from sixfold.training.store import Store
 from sixfold.training.trainer import Trainer
 from tests.support import tiny
 from tests.support.breaking_off import BrokenOffError, breaking_off_at, broken_off, contents
@@ -76,7 +77,7 @@ def test_a_mistake_in_how_to_decode_is_found_for_language_models_too(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"), [(Trainer, "save"), (checkpoint, "write"), (Trainer, "derive"), (Run, "begin")]
+    ("owner", "name"), [(Trainer, "save"), (checkpoint, "write"), (Store, "hand_out"), (Run, "begin")]
 )
 def test_until_the_new_run_is_on_disk_the_old_one_stays(run, owner, name):
     before = contents(run)

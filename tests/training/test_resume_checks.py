@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 
 from sixfold.runs.run import Run
 from sixfold.training import resume_checks, runner
-from sixfold.training.display import Quiet
+from sixfold.training.observers.display import Quiet
 from sixfold.training.runner import resume, train
 from sixfold.training.trainer import Trainer
 from tests.support import tiny

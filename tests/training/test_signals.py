@@ -9,7 +9,7 @@ import time
 import pytest
 
 from sixfold.runs.run import Run
-from sixfold.training.display import Quiet
+from sixfold.training.observers.display import Quiet
 from sixfold.training.runner import resume, train
 from sixfold.training.signals import Signals
 from tests.support import tiny
@@ -27,8 +27,8 @@ class Sent(Quiet):
     def say(self, text):
         self.said.append(text)
 
-    def step(self, step, *rest):
-        for number in self.numbers if step == self.at else ():
+    def step(self, done):
+        for number in self.numbers if done.step == self.at else ():
             signal.raise_signal(number)
 
 

@@ -9,9 +9,10 @@ import torch
 from sixfold.api.describe import describe_run, table_of
 from sixfold.runs import model_files
 from sixfold.runs.run import Run
+from sixfold.tasks.task import task_of
 from sixfold.terminal import console
 from sixfold.training import checkpoint
-from sixfold.training.display import NO_BEST, Quiet
+from sixfold.training.observers.display import NO_BEST, Quiet
 from sixfold.training.runner import resume, train
 from sixfold.training.validation import Validation, check_validation
 from tests.support import tiny
@@ -19,7 +20,8 @@ from tests.support.breaking_off import Listener
 
 
 def better(folder, metric, scores, best, best_loss):
-    return Validation(tiny.config(folder, training__metric=metric), None, None).is_better(scores, best, best_loss)
+    config = tiny.config(folder, training__metric=metric)
+    return Validation(config, task_of(config), None, None).is_better(scores, best, best_loss)
 
 
 def test_of_equals_the_lower_loss_is_better(tmp_path):
@@ -75,14 +77,14 @@ def test_what_nothing_can_be_validated_for_is_refused(tmp_path, settings):
 @pytest.mark.parametrize("metric", ["auto", "loss"])
 def test_without_text_to_validate_on_the_metric_may_be_left_open(tmp_path, metric):
     config = tiny.short(tiny.corpus(tmp_path), data__valid="null", training__metric=metric)
-    check_validation(config)
+    check_validation(config, task_of(config))
     assert train(config, tmp_path / "run", display=Quiet()).finished
     assert {record["kind"] for record in Run(tmp_path / "run").records()}.isdisjoint({"valid"})
 
 
 def test_until_a_validation_gives_a_number_the_model_is_the_latest(run, monkeypatch):
     new, listener = Run(run.directory.with_name("new")), Listener()
-    monkeypatch.setattr(Validation, "_loss", lambda *_: (float("nan"), 1.0))
+    monkeypatch.setattr(Validation, "_losses", lambda *_: {"words": (float("nan"), 1.0)})
     train(tiny.short(run.directory.parent), new.directory, display=listener)
     assert any(f"{NO_BEST}, of step 4" in words for words in listener.words)
     weights = checkpoint.read(new.training / "step-4").tensors("model")

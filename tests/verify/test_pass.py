@@ -9,7 +9,7 @@ import pytest
 
 from sixfold.config.files import write_config
 from sixfold.runs.run import Run
-from sixfold.training.display import Quiet
+from sixfold.training.observers.display import Quiet
 from sixfold.training.runner import train
 from sixfold.verify.report import EQUALITIES
 from tests.support import runs

@@ -55,7 +55,7 @@ from sixfold.decoding.cpu.torch_private import hooks
 from sixfold.decoding.step import ModelStep, Step, next_words, padded, parts_of
 from sixfold.models.encoder_decoder import EncoderDecoder
 from sixfold.models.model import Model
-from sixfold.transformer import Input, Position
+from sixfold.transformer import Position, TokenInput
 
 LONG = 128  # source tokens from which on torch's own attention is faster, sentence by sentence
 _POSITIONS = 64  # that are computed at once
@@ -205,7 +205,7 @@ class _Input:
 
     def __init__(self, model: Any, stack: str, scratch: Scratch):
         role, attribute = {"encoder": ("source", "encoder_input"), "decoder": ("target", "decoder_input")}[stack]
-        self.input: Input = getattr(model, attribute)
+        self.input: TokenInput = getattr(model, attribute)
         self.table, self.limit, self.scratch = model.roles[role], model.limits.get(stack), scratch
         self.words = model.sizes.vocabulary(stack)
         self.width, position = model.sizes.d_model, self.input.position

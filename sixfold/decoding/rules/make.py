@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sixfold.config.schema import Decoding
+from sixfold.core.ids import UNK
 from sixfold.decoding.rules.forbidden_words import forbidden_words
 from sixfold.decoding.rules.required_terms import MustOccur
 from sixfold.decoding.rules.rule import (
@@ -15,7 +16,7 @@ from sixfold.decoding.rules.rule import (
     RepetitionPenalty,
     Rule,
 )
-from sixfold.text.tokenizer import UNK, Tokenizer
+from sixfold.text.tokenizer import Tokenizer
 
 
 def make_rules(

@@ -23,7 +23,8 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sixfold.text.tokenizer import CONTROLS, UNK, Tokenizer
+from sixfold.core.ids import CONTROLS, UNK
+from sixfold.text.tokenizer import Tokenizer
 
 Ints = NDArray[np.int32]
 S = TypeVar("S")

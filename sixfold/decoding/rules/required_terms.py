@@ -13,11 +13,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sixfold.core.ids import EOS
+from sixfold.core.ids import EOS, UNK
 from sixfold.decoding.rules.forbidden_words import FAR, ForbiddenWords
 from sixfold.decoding.rules.phrase_automaton import BROKEN, Match, Phrases, Walk, is_letter, spellings, stripped
 from sixfold.decoding.rules.rule import Rule
-from sixfold.text.tokenizer import UNK, Tokenizer
+from sixfold.text.tokenizer import Tokenizer
 
 Way = tuple[int, ...]
 

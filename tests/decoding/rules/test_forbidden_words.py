@@ -8,10 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sixfold.core.ids import EOS
+from sixfold.core.ids import CONTROLS, EOS
 from sixfold.decoding.rules.forbidden_words import FAR, ForbiddenWords
 from sixfold.decoding.rules.phrase_automaton import Phrases, Walk, is_letter
-from sixfold.text.tokenizer import CONTROLS
 from sixfold.text.vocabulary import train_tokenizer
 from tests.support.writing import KINDS, favouring, occurs, tokenizer, write
 

@@ -5,12 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sixfold.core.ids import BOS, EOS, PAD
+from sixfold.core.ids import BOS, EOS, MASK, PAD, UNK
 from sixfold.decoding.engine import Job
 from sixfold.decoding.rules.forbidden_words import ForbiddenWords
 from sixfold.decoding.rules.required_terms import MustOccur
 from sixfold.decoding.search.beam import Beam
-from sixfold.text.tokenizer import MASK, UNK
 from tests.support.chains import Places, find
 from tests.support.writing import KINDS, favouring, occurs, tokenizer, write
 

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from sixfold.config.schema import Decoding
-from sixfold.core.ids import BOS, EOS, PAD
+from sixfold.core.ids import BOS, EOS, MASK, PAD, UNK
 from sixfold.decoding.engine import Impossible, Job
 from sixfold.decoding.rules.make import make_rules
 from sixfold.decoding.rules.rule import (
@@ -24,7 +24,6 @@ from sixfold.decoding.rules.rule import (
 from sixfold.decoding.search.beam import Beam
 from sixfold.decoding.search.greedy import Greedy
 from sixfold.decoding.search.sample import Sample
-from sixfold.text.tokenizer import MASK, UNK
 from tests.support.chains import Chain, find
 from tests.support.writing import KINDS, favouring, occurs, tokenizer, write
 

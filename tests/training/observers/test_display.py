@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from sixfold.training import display as module
-from sixfold.training.display import Display, Pace, Quiet, bar, clock, number, sentence
+from sixfold.training.observers import display as module
+from sixfold.training.observers.display import Display, Pace, Quiet, bar, clock, number, sentence
+from sixfold.training.observers.observer import StepDone
 
 TRAIN = {
     "kind": "train",
@@ -59,9 +60,9 @@ def show(stream, steps=3):
     with Display(stream) as display:
         display.begin(0, 200)
         for step in range(1, steps + 1):
-            display.step(step, 200, math.log(2), 0.001, 300.0, 0.1, 0.0125)
+            display.step(StepDone(step, 200, math.log(2), 0.001, 300.0, 0.1, 0.0125))
         for record in (TRAIN, VALID, SKIPPED):
-            display.line(record)
+            display.record(record)
     return stream.getvalue()
 
 
@@ -97,9 +98,9 @@ def test_a_terminal_shows_the_running_numbers_and_keeps_validations(terminal):
 def test_a_terminal_is_left_with_the_last_numbers_and_then_the_reason(terminal):
     with Display(terminal) as display:
         display.begin(0, 100)
-        display.line(TRAIN)
+        display.record(TRAIN)
         assert "step 100/100  epoch 2" not in terminal.getvalue()
-        display.line({"kind": "stopped", "step": 100, "reason": "all 100 steps are done"})
+        display.record({"kind": "stopped", "step": 100, "reason": "all 100 steps are done"})
     last = terminal.getvalue().splitlines()[-2:]
     assert last[0].startswith("step 100/100  epoch 2  loss 0.693")
     assert last[1] == "step 100  stopped: all 100 steps are done"
@@ -114,7 +115,7 @@ def test_drawing_is_rare(terminal, monkeypatch):
     monkeypatch.setattr(module, "_BETWEEN_DRAWINGS", 60.0)
     display = Display(terminal)
     for step in range(1, 101):
-        display.step(step, 200, 1.0, 0.001, 300.0, 0.1, 0.0)
+        display.step(StepDone(step, 200, 1.0, 0.001, 300.0, 0.1, 0.0))
     assert terminal.getvalue().count("tokens/s") == 1
     display.close()
 
@@ -124,8 +125,8 @@ def test_a_run_outlives_the_pipe_it_speaks_to(paper, terminal):
         display = Display(stream)
         display.say("before")
         stream.broken = True
-        display.step(1, 2, 1.0, 1.0, 1.0, 1.0, 0.0)
-        display.line(VALID)
+        display.step(StepDone(1, 2, 1.0, 1.0, 1.0, 1.0, 0.0))
+        display.record(VALID)
         display.close()
         stream.broken = False
         display.say("after")
@@ -136,8 +137,8 @@ def test_a_run_outlives_the_pipe_it_speaks_to(paper, terminal):
 def test_quiet_shows_nothing(capsys):
     display = Quiet()
     display.begin(0, 10)
-    display.step(1, 10, 1.0, 1.0, 1.0, 1.0, 0.0)
-    display.line(TRAIN)
+    display.step(StepDone(1, 10, 1.0, 1.0, 1.0, 1.0, 0.0))
+    display.record(TRAIN)
     display.say("hello")
     display.progress("encoding", 1, 1)
     display.close()
@@ -147,7 +148,7 @@ def test_quiet_shows_nothing(capsys):
 def test_without_stderr_nothing_is_shown(monkeypatch, capfd):
     monkeypatch.setattr("sys.stderr", None)
     for display in (Display(), Quiet()):
-        display.line(VALID)
+        display.record(VALID)
         display.close()
     assert capfd.readouterr() == ("", "")
 
@@ -186,7 +187,7 @@ def test_on_a_terminal_work_that_is_done_leaves_no_bar(terminal):
     display.progress("encoding", 4, 4)
     display.say("next")
     assert "encoding" not in terminal.getvalue().partition("next")[2]
-    display.step(1, 200, 1.0, 0.001, 300.0, 0.1, 0.0)
+    display.step(StepDone(1, 200, 1.0, 0.001, 300.0, 0.1, 0.0))
     assert "1/200 ─" in terminal.getvalue()
     display.close()
 

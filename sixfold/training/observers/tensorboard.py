@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from sixfold.runs.run import Run
+from sixfold.training.observers.observer import Observer, Record
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -12,15 +14,15 @@ if TYPE_CHECKING:
 _KINDS = ("train", "valid")
 
 
-class Board:
+class Board(Observer):
     """Hands the numbers of records to TensorBoard; without it, does nothing."""
 
-    def __init__(self, folder: Path):
-        self._folder = folder
+    def __init__(self, run: Run):
+        self._folder = run.directory / "tensorboard"
         self._writer: SummaryWriter | None = None
         self._tried = False
 
-    def line(self, record: Mapping[str, Any]) -> None:
+    def record(self, record: Record) -> None:
         if record["kind"] not in _KINDS:
             return
         if not self._tried:

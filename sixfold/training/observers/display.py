@@ -15,7 +15,6 @@ import io
 import math
 import sys
 import time
-from collections.abc import Mapping
 from typing import Any, Protocol, Self, TextIO, cast
 
 from rich.console import Console
@@ -23,8 +22,8 @@ from rich.live import Live
 from rich.text import Text
 
 from sixfold.terminal import printable
+from sixfold.training.observers.observer import Observer, Record, StepDone
 
-Record = Mapping[str, Any]
 _BETWEEN_DRAWINGS = 0.3  # seconds: a drawing takes about a millisecond, a step often no more than thirty
 _BETWEEN_LINES = 10.0  # of progress, where they stay
 _CELLS = 40  # of the bar
@@ -33,7 +32,7 @@ _SHOWN_ELSEWHERE = ("kind", "step", "best", "reason")
 NO_BEST = "no validation has given a number so far, so the model is that of the last checkpoint"
 
 
-class Display:
+class Display(Observer):
     """What the loop tells of itself, shown as suits the place where `stream` goes."""
 
     def __init__(self, stream: TextIO | None = None):
@@ -46,22 +45,17 @@ class Display:
         self._told: dict[str, float] = {}  # when progress of what was last told in a lasting line
 
     def begin(self, step: int, steps: int) -> None:
-        """Training begins after `step` of `steps`."""
         self._pace.begin(step, steps)
 
-    def step(
-        self, step: int, steps: int, loss: float, rate: float, tokens: float, seconds: float, padding: float
-    ) -> None:
-        """A step is done. This must cost next to nothing."""
-        self._pace.add(step, steps, loss, tokens, seconds)
+    def step(self, done: StepDone) -> None:
+        self._pace.add(done.step, done.steps, done.loss, done.tokens, done.seconds)
         if self._screen.alive and time.monotonic() >= self._next:
             self._draw(
-                f"{bar(step, steps)} ETA {clock(self._pace.left())}\n"
-                f"{numbers(self._pace.loss, rate, self._pace.speed, padding)}"
+                f"{bar(done.step, done.steps)} ETA {clock(self._pace.left())}\n"
+                f"{numbers(self._pace.loss, done.rate, self._pace.speed, done.padding)}"
             )
 
-    def line(self, record: Record) -> None:
-        """A record was written to the log."""
+    def record(self, record: Record) -> None:
         if record["kind"] == "train" and self._screen.alive:
             self._last = record
             return

@@ -6,69 +6,49 @@ import json
 import math
 import numbers
 import os
-import time
 from typing import Any
 
 from sixfold.disk.atomic import naming, sync
 from sixfold.disk.reading import ordinary
 from sixfold.runs.run import Run
-from sixfold.training.display import Display
-from sixfold.training.tensorboard import Board
+from sixfold.training.observers.observer import Observer, Record
 
 
-class Log:
-    """Writes records to the file and tells the display of them. Only the first process's is active."""
+class Log(Observer):
+    """Writes records to the file. A checkpoint remembers its size, so that a resumed run goes on with the same file."""
 
-    def __init__(self, run: Run, display: Display, active: bool = True):
-        self._path, self._display, self._active = run.log, display, active
-        self._board = Board(run.directory / "tensorboard")
-        self._began = time.monotonic()
+    def __init__(self, run: Run):
+        self._path = run.log
 
-    def write(self, kind: str, step: int, **fields: Any) -> None:
+    def record(self, record: Record) -> None:
         """Append a record, so that it is there when the process is gone."""
-        if not self._active:
-            return
-        record = strict({"kind": kind, "step": step, **fields})
         line = json.dumps(record, allow_nan=False).encode() + b"\n"
         with naming(self._path), open(self._path, "ab", buffering=0, opener=ordinary) as file:
             # In one write: what a kill leaves is whole lines, and at most one torn at the end.
             while line:  # a disk that is filling up takes a part, and then says so
                 line = line[file.write(line) :]
-        self._display.line(record)
-        self._board.line(record)
-
-    def event(self, step: int, kind: str, **fields: Any) -> None:
-        """Something that happened out of turn."""
-        self.write(kind, step, **fields)
-
-    def seconds(self) -> float:
-        """How long this process has been at it."""
-        return time.monotonic() - self._began
 
     def size(self) -> int:
         """Bytes of the log. They are on disk: a checkpoint counts on them."""
-        if not self._active or not self._path.exists():
+        if not self._path.exists():
             return 0
         sync(self._path)
         return self._path.stat().st_size
 
-    def cut(self, size: int) -> None:
-        """Go back to the first `size` bytes, which is where a checkpoint stood."""
-        if not self._active:
-            return
+    def cut(self, size: int) -> str | None:
+        """Go back to the first `size` bytes, which is where a checkpoint stood. → what is wrong, if anything"""
         found = self._path.stat().st_size if self._path.exists() else 0
+        lost = None
         if found < size:
-            self._display.say(f"{self._path} has {found:,} bytes, but had {size:,} at the checkpoint: lines are lost")
+            lost = f"{self._path} has {found:,} bytes, but had {size:,} at the checkpoint: lines are lost"
             size = self._whole(found)
         if found > size:
             os.truncate(self._path, size)
+        return lost
 
     def _whole(self, found: int) -> int:
         """Where the last whole line ends, so that the next does not continue a torn one."""
         return self._path.read_bytes().rfind(b"\n") + 1 if found else 0
-
-    def close(self) -> None:
-        self._board.close()
 
 
 def strict(value: Any) -> Any:

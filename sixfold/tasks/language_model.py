@@ -1,0 +1,65 @@
+"""Language model: predict each word of a text from those before it.
+
+inputs = BOS ids[:-1]    targets = ids        of a window of data.context tokens
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sixfold.core.batch import Batch
+from sixfold.core.ids import BOS, PAD
+from sixfold.tasks._words import make_batch, word_losses
+from sixfold.tasks.task import Task, register
+from sixfold.tasks.translation import rehearse_lines
+from sixfold.text.arrays import Examples
+from sixfold.text.bucketing import Lengths
+from sixfold.text.forms import PLAIN_TEXT, Reference
+from sixfold.text.rows import Rows, pad, shift
+
+if TYPE_CHECKING:
+    from sixfold.decoding.generator import Generator
+
+
+def lengths(examples: Examples) -> Lengths:
+    return Lengths(None, examples.target.lengths)
+
+
+def collate(rows: Rows, _: Any) -> Batch:
+    if not len(rows.index):
+        return make_batch({"words": 0}, inputs=[[BOS]], targets=[[PAD]])
+    targets, real = pad(rows.examples.target, rows.index)
+    return make_batch({"words": int(np.sum(real))}, inputs=shift(targets, real), targets=targets)
+
+
+def generator(models: Any, tokenizers: Any, decoding: Any, **rest: Any) -> Generator:
+    from sixfold.decoding.generator import Generator
+
+    return Generator(models, tokenizers, decoding, context=rest.get("context"), origin=rest.get("origin"))
+
+
+def rehearse(user: Generator, _: Sequence[Reference]) -> None:
+    from sixfold.decoding.generator import GenerationSession
+
+    rehearse_lines(GenerationSession(user, user.decoding, None), [])
+
+
+task = register(
+    Task(
+        name="language_model",
+        usual_for="decoder_only",
+        about="Predict each word of a text from those before it.",
+        kinds=("decoder_only",),
+        verb="generate",
+        form=PLAIN_TEXT,
+        lengths=lengths,
+        collate=collate,
+        losses=word_losses,
+        metrics=(),
+        user=generator,
+        rehearse=rehearse,
+    )
+)

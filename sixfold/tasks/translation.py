@@ -1,0 +1,87 @@
+"""Translation: read one text, write another. Also summaries, spelling to sound, and whatever else comes in pairs.
+
+source = ids EOS       inputs = BOS ids         targets = ids EOS
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sixfold.core.batch import Batch
+from sixfold.core.ids import BOS, EOS, PAD
+from sixfold.scoring.metrics import TEXT_METRICS
+from sixfold.tasks._words import make_batch, word_losses
+from sixfold.tasks.task import Task, register
+from sixfold.text.arrays import Examples
+from sixfold.text.bucketing import Lengths
+from sixfold.text.forms import PAIRS, Reference
+from sixfold.text.rows import Rows, pad, shift
+
+if TYPE_CHECKING:
+    from sixfold.decoding.translator import Translator
+
+
+def lengths(examples: Examples) -> Lengths:
+    assert examples.source is not None, "these rows are not pairs"
+    return Lengths(examples.source.lengths + 1, examples.target.lengths + 1)  # EOS, and BOS or EOS
+
+
+def collate(rows: Rows, _: Any) -> Batch:
+    assert rows.examples.source is not None, "these rows are not pairs"
+    if not len(rows.index):
+        return make_batch({"words": 0}, source=[[EOS]], inputs=[[BOS]], targets=[[PAD]])
+    source, _ = pad(rows.examples.source, rows.index, close=True)
+    targets, real = pad(rows.examples.target, rows.index, close=True)
+    return make_batch({"words": int(np.sum(real))}, source=source, inputs=shift(targets, real), targets=targets)
+
+
+def translator(models: Any, tokenizers: Any, decoding: Any, **rest: Any) -> Translator:
+    from sixfold.decoding.translator import Translator
+
+    return Translator(models, tokenizers, decoding, origin=rest.get("origin"))
+
+
+def answers(user: Translator, sources: Sequence[str], stop: Callable[[], bool]) -> list[str]:
+    return [found.text for found in user.translate(sources, stop=stop)]
+
+
+def rehearse(user: Translator, references: Sequence[Reference]) -> None:
+    from sixfold.decoding.translator import Extras, TranslationSession
+
+    rehearse_lines(TranslationSession(user, user.decoding, Extras()), [reference.source for reference in references])
+
+
+def rehearse_lines(session: Any, sources: Sequence[str]) -> None:
+    """Do all that is done before a search, so that a mistake is found before the first step is made."""
+    from sixfold.core.ids import UNK
+    from sixfold.decoding.records import Line
+
+    session.job(1, Line(""), [UNK])
+    lines = [Line(source) for source in sources]
+    for number, (line, ids) in enumerate(zip(lines, session.encode(lines) if lines else [], strict=True), 1):
+        try:
+            session.job(number, line, ids)
+        except ValueError as error:
+            raise ValueError(f"data.valid, text {number} ({line.text:.40}) can't be decoded: {error}") from None
+
+
+task = register(
+    Task(
+        name="translation",
+        usual_for="encoder_decoder",
+        about="Read one text, write another: translations, summaries, pronunciations.",
+        kinds=("encoder_decoder",),
+        verb="translate",
+        form=PAIRS,
+        lengths=lengths,
+        collate=collate,
+        losses=word_losses,
+        metrics=TEXT_METRICS,
+        user=translator,
+        answers=answers,
+        rehearse=rehearse,
+    )
+)

@@ -1,0 +1,62 @@
+"""Rows of a batch: padded, shifted, and with random numbers that depend on the row alone. torch is not imported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sixfold.core.ids import BOS, EOS, PAD
+from sixfold.text.arrays import Array, Examples, Ragged
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a task makes a batch of. There may be no row: then the batch is one row that does not count."""
+
+    examples: Examples
+    index: Array  # (R,): which rows
+    keys: Array  # (R, 1): 64 random bits for each row, from which all that is random about it follows
+    words: int  # ids of the vocabulary
+
+
+def pad(ragged: Ragged, index: Array, close: bool = False) -> tuple[Array, Array]:
+    """Rows (R, L), filled up with PAD, and which of the cells are real; each with EOS at its end if `close`."""
+    ids, lengths = ragged.gather(index)
+    columns = np.arange(int(lengths.max()) + close)
+    text = columns < lengths[:, None]
+    padded = np.full(text.shape, PAD, np.int64)
+    padded[text] = ids
+    if not close:
+        return padded, text
+    padded[np.arange(len(index)), lengths] = EOS
+    return padded, columns <= lengths[:, None]
+
+
+def shift(targets: Array, real: Array) -> Array:
+    """What a decoder has read before it writes each target."""
+    inputs = np.empty_like(targets)
+    inputs[:, 0] = BOS
+    inputs[:, 1:] = targets[:, :-1]
+    inputs[~real] = PAD
+    return inputs
+
+
+def random_keys(seed: int, epoch: int, index: Array) -> Array:
+    """64 random bits for each row (R, 1); they do not depend on which rows stand together."""
+    start = np.array([seed % (1 << 64)], np.uint64)
+    return _mix(_mix(_mix(start) + np.uint64(epoch)) + index.astype(np.uint64))[:, None]
+
+
+def uniform(keys: Array, width: int, stream: int) -> Array:
+    """Numbers in [0, 1) for each cell (R, width); another `stream` gives others."""
+    bits = _mix(_mix(keys + np.uint64(stream)) + np.arange(width, dtype=np.uint64))
+    return (bits >> np.uint64(11)) * 2.0**-53
+
+
+def _mix(bits: Array) -> Array:
+    """A step of the generator SplitMix64 (Steele, Lea and Flood 2014): its output looks random for any input."""
+    bits = bits + np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))

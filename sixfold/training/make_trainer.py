@@ -1,0 +1,94 @@
+"""From a configuration and prepared text to a trainer: every part is made here, once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+import torch
+
+from sixfold.config.schema import Config
+from sixfold.models.build import build
+from sixfold.models.model import Model
+from sixfold.runs.run import Run, versions
+from sixfold.tasks.task import Task, task_of
+from sixfold.text.batches import Batches
+from sixfold.text.corpus import Prepared
+from sixfold.training.average import make_average
+from sixfold.training.observers.display import Display
+from sixfold.training.observers.log import Log
+from sixfold.training.observers.observer import Observer
+from sixfold.training.optimizer import make_optimizers
+from sixfold.training.processes import Processes
+from sixfold.training.store import Store
+from sixfold.training.trainer import BatchSource, Parts, Trainer
+from sixfold.training.validation import Validation
+
+
+def build_model(config: Config, prepared: Prepared, processes: Processes) -> Model:
+    """The model of a run, with fresh weights."""
+    sizes = config.sizes_with(prepared.tokenizers)
+    model = build(sizes, config.model.modifications, config.model.kind, seed=config.training.seed)
+    return model.to(processes.device)
+
+
+def make_batches(task: Task, prepared: Prepared, config: Config, pieces: int) -> Batches:
+    return Batches(
+        prepared.train,
+        task.lengths(prepared.train),
+        task.batch,
+        batch_tokens=config.training.batch_tokens,
+        seed=config.training.seed,
+        pieces=pieces,
+        words=len(prepared.tokenizers.target),
+    )
+
+
+def make_trainer(
+    run: Run,
+    config: Config,
+    prepared: Prepared,
+    processes: Processes,
+    *,
+    model: Model | None = None,
+    batches: BatchSource | None = None,
+    log: Log | None = None,
+    display: Display | None = None,
+    observers: Sequence[Observer] = (),
+) -> Trainer:
+    """A trainer at step 0. Without a model, one is built; without a log, nothing is written down."""
+    training, task = config.training, task_of(config)
+    model = model or build_model(config, prepared, processes)
+    candidate = deepcopy(model).eval()
+    if training.compile:
+        model.compile()
+    wrapped = processes.wrap(model, training.parallel)
+    say: Any = display.say if display is not None else lambda text: None
+    average = make_average(training, run, processes)
+    fingerprints = [tokenizer.fingerprint for tokenizer in prepared.tokenizers]
+    heard = (*([] if display is None else [display]), *observers)
+    parts = Parts(
+        training=training,
+        model=model,
+        callable=wrapped,
+        losses=partial(task.losses, smoothing=training.label_smoothing, recompute=training.recompute),
+        main=task.main,
+        before=task.before,
+        batches=batches or make_batches(task, prepared, config, processes.size * training.accumulate),
+        optimizers=make_optimizers(model, training),
+        processes=processes,
+        store=Store(run, candidate, average, processes, keep=training.keep, say=say),
+        validation=Validation(config, task, prepared, processes),
+        log=log if processes.first else None,
+        observers=heard if processes.first else (),
+        said={
+            "data": {"hashes": prepared.hashes, "tokenizers": fingerprints},
+            "versions": versions(),
+            "config": config.model_dump(mode="json"),
+        },
+        say=say,
+    )
+    torch.manual_seed(training.seed * 1_000_003 + processes.rank)  # dropout differs between processes
+    return Trainer(parts)
