@@ -1,4 +1,4 @@
-"""From files to examples: all text is checked before anything is written, then tokenised into arrays.
+"""From files to examples: all text is checked before anything is written, then read again and tokenised into arrays.
 
 data/index.json          what is here, and of which text and tokenizers it was made
 data/train.source.ids …  the arrays, see `sixfold.text.arrays`
@@ -8,33 +8,34 @@ data/references.jsonl    the validation text as it is, to score against
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from sixfold.config.schema import Config, Data
 from sixfold.core.quote import quoted
 from sixfold.disk.atomic import new_directory
-from sixfold.disk.hashes import is_intact, quick_hash, sealed
+from sixfold.disk.hashes import file_hash, is_intact, quick_hash, sealed
 from sixfold.disk.reading import ordinary, parse_json, read_json
 from sixfold.text.arrays import Examples, open_examples
 from sixfold.text.file_kinds import remarks
-from sixfold.text.preparation import PARTS, ParallelText, PlainText, ProgressCallback, is_empty
+from sixfold.text.preparation import (
+    PARTS,
+    ParallelText,
+    PlainText,
+    Preparation,
+    ProgressCallback,
+    Reference,
+    ReferenceCollector,
+    is_empty,
+)
 from sixfold.text.report import Report
 from sixfold.text.sources import Source, Split, pair_sources, text_sources
 from sixfold.text.tokenizer import Tokenizers
 
 FORMAT = "sixfold-data-1"
 INDEX, REFERENCES = "index.json", "references.jsonl"
-
-
-class Reference(NamedTuple):
-    """A text to translate, and the translations that are right."""
-
-    source: str
-    targets: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -52,20 +53,23 @@ class Prepared:
 def prepare(
     config: Config, folder: Path, tokenizers: Tokenizers | None = None, progress: ProgressCallback | None = None
 ) -> Prepared:
-    """Check all files, train tokenizers if there are none, and write the tokenised text to `folder` in one move."""
+    """Check all files, train tokenizers if there are none, and write the tokenised text to `folder` in one move.
+
+    Each file is read twice: to check it, and to tokenise it. The test text is only checked.
+    """
     pairs = config.model.kind == "encoder_decoder"
     if config.data.train is None:
         raise ValueError("there is nothing to train on: give --data.train, or a recipe that says it")
-    preparation = (ParallelText if pairs else PlainText)(config.data, progress or (lambda *_: None))
-    hashes = data_hashes(config)
-    counts = preparation.check()
-    tokenizers = tokenizers or preparation.train_tokenizers()
+    form: type[Preparation] = ParallelText if pairs else PlainText
+    preparation = form(config.data, progress or (lambda *_: None))
+    counts, tokenizers = preparation.check(tokenizers)
+    hashes = data_hashes(config, preparation.files.hash_of)
     with new_directory(folder) as aside:
         index: dict[str, Any] = {"format": FORMAT, "kind": config.model.kind, "arrays": {}}
         for part in PARTS[:2]:
             if part in counts:
                 index["arrays"][part], counts[part] = preparation.encode(part, counts[part], tokenizers, aside)
-        found = references(config.data, "valid", config.model.kind)
+        found = preparation.references()
         index["references"] = len(found)
         limit = config.data.max_length if pairs else config.data.context
         look_at = remarks(config.data, data_files(config), pairs=pairs)
@@ -96,9 +100,9 @@ def open_prepared(folder: Path, tokenizers: Tokenizers) -> Prepared:
         raise ValueError(f"{folder / INDEX} is damaged ({error!r}); prepare the data anew") from None
 
 
-def data_hashes(config: Config) -> dict[str, str]:
-    """The text as it is now: file → sha256 of its bytes."""
-    return {name: digest for source in _sources(config) for name, digest in source.hashes().items()}
+def data_hashes(config: Config, hash_of: Callable[[Path], str] = file_hash) -> dict[str, str]:
+    """File → sha256 of its bytes: as they are now, or as `hash_of` knows them."""
+    return {name: digest for source in _sources(config) for name, digest in source.hashes(hash_of).items()}
 
 
 def data_files(config: Config) -> list[Path]:
@@ -118,11 +122,10 @@ def references(data: Data, part: Split, kind: str) -> list[Reference]:
     """
     if kind != "encoder_decoder":
         return []
-    found: dict[str, dict[str, None]] = {}
-    for source, target in chain.from_iterable(item.read() for item in pair_sources(data, part)):
-        if not is_empty(source, target):
-            found.setdefault(source, {})[target] = None
-    return [Reference(source, tuple(targets)) for source, targets in found.items()]
+    collector = ReferenceCollector()
+    for item in pair_sources(data, part):
+        collector.update(pair for pair in item.read() if not is_empty(*pair))
+    return collector.references()
 
 
 def _read_index(folder: Path) -> dict[str, Any]:
