@@ -131,7 +131,7 @@ def test_tokenizers_and_arrays_are_those_of_the_texts_in_a_list(tmp_path, monkey
 def test_the_tokenizer_and_stream_of_a_plain_text_are_those_of_its_lines(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(preparation, "_CHUNK", 7)
     monkeypatch.setattr(vocabulary, "_MOST_TEXTS", 150)
-    lines = [f"{source} {target} \n" for source, target in ROWS]
+    lines = [f"{source} {target}\n" for source, target in ROWS]
     size = 300 if kind in ("bpe", "unigram") else None
     config = text(write(tmp_path / "train.txt", "".join(lines)), tokenizer=kind, vocabulary=size)
     if kind in ("words", "symbols"):
