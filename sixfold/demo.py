@@ -21,7 +21,8 @@ from sixfold.runs.run import Run
 from sixfold.scoring.error_rates import without_stress
 from sixfold.scoring.metrics import METRICS
 from sixfold.terminal import console, table
-from sixfold.text.forms import Reference, pair_references
+from sixfold.text.forms import pair_references
+from sixfold.text.preparation import Reference
 from sixfold.training.runner import train
 from sixfold.training.what_next import to_resume
 

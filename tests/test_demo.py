@@ -3,7 +3,7 @@
 import re
 
 from sixfold.demo import SCORED, SHOWN, demo, is_right, spread, verdict
-from sixfold.text.forms import Reference
+from sixfold.text.preparation import Reference
 
 TINY = {
     "data.train": "pronounce:valid",  # a small part, and so little to prepare

@@ -17,7 +17,7 @@ from sixfold.runs.run import Run
 from sixfold.text.arrays import open_examples
 from sixfold.text.batches import in_order
 from sixfold.text.corpus import open_prepared
-from sixfold.text.forms import Reference
+from sixfold.text.preparation import Reference
 from sixfold.text.report import PartReport
 from sixfold.text.sources import Split
 from sixfold.text.tokenizer import Tokenizers

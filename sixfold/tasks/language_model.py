@@ -17,7 +17,8 @@ from sixfold.tasks.task import Task, register
 from sixfold.tasks.translation import rehearse_lines
 from sixfold.text.arrays import Examples
 from sixfold.text.bucketing import Lengths
-from sixfold.text.forms import PLAIN_TEXT, Reference
+from sixfold.text.forms import PLAIN_TEXT
+from sixfold.text.preparation import Reference
 from sixfold.text.rows import Rows, pad, shift
 
 if TYPE_CHECKING:

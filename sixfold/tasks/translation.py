@@ -17,7 +17,8 @@ from sixfold.tasks._words import make_batch, word_losses
 from sixfold.tasks.task import Task, register
 from sixfold.text.arrays import Examples
 from sixfold.text.bucketing import Lengths
-from sixfold.text.forms import PAIRS, Reference
+from sixfold.text.forms import PAIRS
+from sixfold.text.preparation import Reference
 from sixfold.text.rows import Rows, pad, shift
 
 if TYPE_CHECKING:

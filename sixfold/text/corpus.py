@@ -1,4 +1,4 @@
-"""From files to examples: all text is checked before anything is written, then tokenised into arrays.
+"""From files to examples: all text is checked before anything is written, then read again and tokenised into arrays.
 
 data/index.json          what is here, and of which text and tokenizers it was made
 data/train.source.ids …  the arrays, see `sixfold.text.arrays`
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,12 @@ from typing import Any
 from sixfold.config.schema import Data
 from sixfold.core.quote import quoted
 from sixfold.disk.atomic import new_directory
-from sixfold.disk.hashes import is_intact, quick_hash, sealed
+from sixfold.disk.hashes import file_hash, is_intact, quick_hash, sealed
 from sixfold.disk.reading import ordinary, parse_json, read_json
 from sixfold.text.arrays import Examples, open_examples
 from sixfold.text.file_kinds import remarks
-from sixfold.text.forms import Reference, TextForm
-from sixfold.text.preparation import PARTS, ProgressCallback
+from sixfold.text.forms import TextForm
+from sixfold.text.preparation import PARTS, Preparation, ProgressCallback, Reference
 from sixfold.text.report import Report
 from sixfold.text.sources import Source
 from sixfold.text.tokenizer import Tokenizers
@@ -53,20 +53,22 @@ def prepare(
     tokenizers: Tokenizers | None = None,
     progress: ProgressCallback | None = None,
 ) -> Prepared:
-    """Check all files, train tokenizers if there are none, and write the tokenised text to `folder` in one move."""
+    """Check all files, train tokenizers if there are none, and write the tokenised text to `folder` in one move.
+
+    Each file is read twice: to check it, and to tokenise it. The test text is only checked.
+    """
     if data.train is None:
         raise ValueError("there is nothing to train on: give --data.train, or a recipe that says it")
-    preparation = form.preparation(data, progress or (lambda *_: None))
-    hashes = data_hashes(data, form)
-    counts = preparation.check()
-    tokenizers = tokenizers or preparation.train_tokenizers()
+    preparation: Preparation = form.preparation(data, progress or (lambda *_: None))
+    counts, tokenizers = preparation.check(tokenizers)
+    hashes = data_hashes(data, form, preparation.files.hash_of)
     with new_directory(folder) as aside:
         made_of = data.model_dump(mode="json")
         index: dict[str, Any] = {"format": FORMAT, "form": form.name, "data": made_of, "arrays": {}}
         for part in PARTS[:2]:
             if part in counts:
                 index["arrays"][part], counts[part] = preparation.encode(part, counts[part], tokenizers, aside)
-        found = form.references(data, "valid")
+        found = preparation.references()
         index["references"] = len(found)
         look_at = remarks(data, data_files(data, form), pairs=form.has_pairs)
         index["report"] = Report(counts, getattr(data, form.limit), tuple(look_at)).json()
@@ -120,9 +122,9 @@ def _share(path: Path, other: Path) -> None:
         shutil.copyfile(path, other)
 
 
-def data_hashes(data: Data, form: TextForm) -> dict[str, str]:
-    """The text as it is now: file → sha256 of its bytes."""
-    return {name: digest for source in _sources(data, form) for name, digest in source.hashes().items()}
+def data_hashes(data: Data, form: TextForm, hash_of: Callable[[Path], str] = file_hash) -> dict[str, str]:
+    """File → sha256 of its bytes: as they are now, or as `hash_of` knows them."""
+    return {name: digest for source in _sources(data, form) for name, digest in source.hashes(hash_of).items()}
 
 
 def data_files(data: Data, form: TextForm) -> list[Path]:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from sixfold.config.schema import Data
-from sixfold.text.preparation import ParallelText, PlainText, is_empty
+from sixfold.text.preparation import (
+    ParallelText,
+    PlainText,
+    Preparation,
+    Reference,
+    ReferenceCollector,
+    is_empty,
+)
 from sixfold.text.sources import Source, Split, pair_sources, text_sources
-
-
-class Reference(NamedTuple):
-    """A text that a model is asked about, and the answers that are right."""
-
-    source: str
-    targets: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class TextForm:
 
     name: str
     sources: Callable[[Data, Split], list[Source[Any]]]  # the files of a part
-    preparation: Callable[..., Any]  # (data, progress) → check, train_tokenizers, encode: see preparation.py
+    preparation: type[Preparation]  # reads them twice
     references: Callable[[Data, Split], list[Reference]]  # what a part is scored against
     limit: str  # the key of `data` that bounds a row: "max_length" or "context"
     ends: int = 0  # tokens more than that which a row can have: EOS
@@ -37,11 +36,10 @@ def pair_references(data: Data, part: Split) -> list[Reference]:
 
     Pairs with an empty side are left out; long ones are not.
     """
-    found: dict[str, dict[str, None]] = {}
-    for source, target in chain.from_iterable(item.read() for item in pair_sources(data, part)):
-        if not is_empty(source, target):
-            found.setdefault(source, {})[target] = None
-    return [Reference(source, tuple(targets)) for source, targets in found.items()]
+    collector = ReferenceCollector()
+    for item in pair_sources(data, part):
+        collector.update(pair for pair in item.read() if not is_empty(*pair))
+    return collector.references()
 
 
 def no_references(data: Data, part: Split) -> list[Reference]:

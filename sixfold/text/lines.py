@@ -12,7 +12,7 @@ import codecs
 import gzip
 import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from sixfold.text.file_kinds import refuse_bytes
@@ -21,18 +21,25 @@ LONGEST_LINE = 16 << 20  # bytes, without its end
 _PART = 1 << 16  # bytes that are read at once where a line may be of any length
 _BOM = b"\xef\xbb\xbf"
 
+Opener = Callable[[Path], io.BufferedReader]  # gives the bytes of a file as they are stored
 
-def read_lines(path: Path) -> Iterator[str]:
+
+def open_stored(path: Path) -> io.BufferedReader:
+    """The bytes of a file, which is not unpacked."""
+    return open(path, "rb")
+
+
+def read_lines(path: Path, opener: Opener = open_stored) -> Iterator[str]:
     """The lines of a file with their ends."""
-    for number, raw in enumerate(_raw_parts(path, LONGEST_LINE + 1), 1):
+    for number, raw in enumerate(_raw_parts(path, LONGEST_LINE + 1, opener), 1):
         yield decode_line(raw, number, str(path))
 
 
-def read_parts(path: Path) -> Iterator[str]:
+def read_parts(path: Path, opener: Opener = open_stored) -> Iterator[str]:
     """The text of a file line by line; a line may be of any length, and a long one comes in several parts."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     number, column = 1, 0  # where the next byte stands
-    for raw in _raw_parts(path, _PART):
+    for raw in _raw_parts(path, _PART, opener):
         try:
             yield decoder.decode(raw)
         except UnicodeDecodeError as error:
@@ -69,11 +76,11 @@ def _not_utf8(error: UnicodeDecodeError, before: int, number: int, name: str) ->
     return ValueError(f"{name}, line {number}: {found} is not UTF-8 ({error.reason}); convert the text")
 
 
-def _raw_parts(path: Path, most: int) -> Iterator[bytes]:
+def _raw_parts(path: Path, most: int, opener: Opener) -> Iterator[bytes]:
     """The lines of a file with their ends; a line of more than `most` bytes comes in several parts."""
     number = 0
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+        with opener(path) as stored, gzip.open(stored) if path.suffix == ".gz" else stored as file:
             raw = without_mark(_part(file, most + len(_BOM)))
             refuse_bytes(raw, str(path))
             while raw:

@@ -1,4 +1,8 @@
-"""The steps from text to arrays, for pairs and for the text of a language model: check, train tokenizers, tokenise."""
+"""From text to arrays in two passes over the files, for pairs and for the text of a language model.
+
+1   check       reads all parts: hashes the files, counts, and trains tokenizers if there are none
+2   encode      reads what is trained and validated on once more: tokenises it, and collects references
+"""
 
 from __future__ import annotations
 
@@ -6,29 +10,75 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from sixfold.config import schema
 from sixfold.config.schema import Data
 from sixfold.core.ids import EOS
 from sixfold.text.arrays import RowRange, RowWriter, open_examples
+from sixfold.text.hashed_files import HashedFiles
 from sixfold.text.report import PartReport, Seen, count_outliers
 from sixfold.text.sources import Pair, Source, Split, Stretch, pair_sources, text_sources
 from sixfold.text.tokenizer import Tokenizer, Tokenizers
-from sixfold.text.vocabulary import train_tokenizer
+from sixfold.text.vocabulary import TokenizerTrainer
 
 PARTS: tuple[Split, ...] = ("train", "valid", "test")
-_CHUNK = 4096  # lines that are tokenised at once
+_CHUNK = 4096  # lines that are checked or tokenised at once
 _LARGEST_CHUNK = 1 << 21  # characters; lines may be long
-_READING = "reading for the tokenizer"
 
 ProgressCallback = Callable[[str, int, int | None], Any]  # what is being done, how much of it is done, of how much
 T = TypeVar("T")
 
 
+class Reference(NamedTuple):
+    """A text that a model is asked about, and the answers that are right."""
+
+    source: str
+    targets: tuple[str, ...]
+
+
+class Preparation(Protocol):
+    """One form of text. Every file is opened by `files.open`, at most twice, and read to its end."""
+
+    files: HashedFiles
+    labels: tuple[str, ...]  # of the classes, after the first pass; none where texts have no labels
+
+    def __init__(self, data: Data, progress: ProgressCallback): ...
+
+    def check(self, tokenizers: Tokenizers | None = None) -> tuple[dict[str, PartReport], Tokenizers]:
+        """The first pass. Tokenizers are trained if none are given. → what is known of each part, and the tokenizers"""
+
+    def encode(
+        self, part: Split, counts: PartReport, tokenizers: Tokenizers, folder: Path
+    ) -> tuple[dict[str, Any], PartReport]:
+        """The second pass over one part. → what `open_examples` needs, and the report with all counts"""
+
+    def references(self) -> list[Reference]:
+        """The validation text as it is, to score against, when `encode` has read it."""
+
+
 def is_empty(source: str, target: str) -> bool:
     """Whether a pair lacks a side: nothing but white space is nothing."""
     return not source.strip() or not target.strip()
+
+
+def _without_empty_sides(pairs: Iterable[Pair]) -> list[Pair]:
+    return [pair for pair in pairs if not is_empty(*pair)]
+
+
+class ReferenceCollector:
+    """Pairs whose sources are equal become one reference with several targets."""
+
+    def __init__(self) -> None:
+        self._targets: dict[str, dict[str, None]] = {}
+
+    def update(self, pairs: Iterable[Pair]) -> None:
+        """Take more pairs, none of which may have an empty side."""
+        for source, target in pairs:
+            self._targets.setdefault(source, {})[target] = None
+
+    def references(self) -> list[Reference]:
+        return [Reference(source, tuple(targets)) for source, targets in self._targets.items()]
 
 
 class ParallelText:
@@ -38,48 +88,45 @@ class ParallelText:
 
     def __init__(self, data: Data, progress: ProgressCallback):
         self.data, self.progress = data, progress
+        self.files = HashedFiles()
         self.sources = {part: found for part in PARTS if (found := pair_sources(data, part))}
+        self._references = ReferenceCollector()
 
-    def check(self) -> dict[str, PartReport]:
-        """Read all there is. → what is known without tokens"""
-        counts: dict[str, PartReport] = {}
-        training: Seen | None = None
-        for part, sources in self.sources.items():
-            pairs, firsts, lines = Seen(), Seen(), 0
-            for source, target in self._read(sources, f"checking {part}"):
-                lines += 1
-                if not is_empty(source, target):
-                    firsts.add(source)
-                    pairs.add((source, target))
-            if not pairs.count:
-                raise ValueError(f"data.{part}: each of {lines:,} pairs has an empty side: {_names(sources)}")
-            counts[part] = PartReport(
-                lines=lines,
-                empty=lines - pairs.count,
-                duplicates=pairs.duplicates(),
-                in_training=None if training is None else firsts.also_in(training),
-            )
-            training = training or firsts
-        return counts
+    def check(self, tokenizers: Tokenizers | None = None) -> tuple[dict[str, PartReport], Tokenizers]:
+        """Read all there is. → what is known without tokens, and the tokenizers"""
+        trainers = [] if tokenizers else self._trainers()
+        counts = check_parts(self.sources, lambda part: self._check_part(part, trainers if part == "train" else []))
+        return counts, tokenizers or finish_training(trainers, self.progress)
 
-    def _read(self, sources: Sequence[Source[Pair]], what: str) -> Iterator[Pair]:
-        lines = chain.from_iterable(source.read() for source in sources)
-        return _counted(lines, lambda done: self.progress(what, done, None))
+    def _check_part(self, part: Split, trainers: Sequence[TokenizerTrainer]) -> tuple[PartReport, Seen]:
+        pairs, firsts, lines = Seen(), Seen(), 0
+        for chunk in self._chunks(self.sources[part]):
+            kept = _without_empty_sides(chunk)
+            firsts.update(source for source, _ in kept)
+            pairs.update(kept)
+            _learn_from_pairs(trainers, chunk)
+            lines += len(chunk)
+            self.progress(f"checking {part}", lines, None)
+        if not pairs.count:
+            raise ValueError(f"data.{part}: each of {lines:,} pairs has an empty side: {_names(self.sources[part])}")
+        return PartReport(lines=lines, empty=lines - pairs.count, duplicates=pairs.duplicates()), firsts
 
-    def train_tokenizers(self) -> Tokenizers:
-        def side(which: int) -> Iterator[str]:
-            return (pair[which] for pair in self._read(self.sources["train"], _READING))
+    def _chunks(self, sources: Iterable[Source[Pair]]) -> Iterator[list[Pair]]:
+        pairs = chain.from_iterable(source.read(self.files.open) for source in sources)
+        return _chunks(pairs, lambda pair: len(pair[0]) + len(pair[1]))
 
-        def both() -> Iterator[str]:
-            return chain.from_iterable(self._read(self.sources["train"], _READING))
-
+    def _trainers(self) -> list[TokenizerTrainer]:
+        """One for both sides, or one for each."""
         kind, size = self.data.tokenizer, self.data.vocabulary
         if isinstance(kind, str) and not isinstance(size, schema.Vocabularies):
-            joint = train_tokenizer(kind, both(), size)
-            return Tokenizers(joint, joint)
+            return [TokenizerTrainer(kind, size)]
         kinds = (kind, kind) if isinstance(kind, str) else (kind.source, kind.target)
         sizes = (size.source, size.target) if isinstance(size, schema.Vocabularies) else (size, size)
-        return Tokenizers(*(train_tokenizer(kinds[i], side(i), sizes[i]) for i in (0, 1)))
+        return [*map(TokenizerTrainer, kinds, sizes)]
+
+    def references(self) -> list[Reference]:
+        """Pairs with an empty side are left out; long ones are not."""
+        return self._references.references()
 
     def encode(
         self, part: Split, counts: PartReport, tokenizers: Tokenizers, folder: Path
@@ -92,8 +139,11 @@ class ParallelText:
         ):
             for source in sources:
                 before = right.rows
-                for chunk in _chunks(source.read(), lambda pair: len(pair[0]) + len(pair[1])):
-                    long += self._encode_chunk(chunk, tokenizers, left, right)
+                for chunk in self._chunks([source]):
+                    kept = _without_empty_sides(chunk)
+                    long += self._encode_chunk(kept, tokenizers, left, right)
+                    if part == "valid":
+                        self._references.update(kept)
                     done += len(chunk)
                     self.progress(f"tokenising {part}", done, counts.lines)
                 groups.append(RowRange(right.rows - before, source.weight))
@@ -117,7 +167,6 @@ class ParallelText:
 
     def _encode_chunk(self, chunk: list[Pair], tokenizers: Tokenizers, left: RowWriter, right: RowWriter) -> int:
         """→ how many pairs were too long"""
-        chunk = [pair for pair in chunk if not is_empty(*pair)]
         rows = zip(
             tokenizers.source.encode_batch([source for source, _ in chunk]),
             tokenizers.target.encode_batch([target for _, target in chunk]),
@@ -140,39 +189,34 @@ class PlainText:
             raise ValueError("a language model has one text: give one data.tokenizer and one data.vocabulary")
         self.kind, self.size = data.tokenizer, data.vocabulary
         self.data, self.progress = data, progress
+        self.files = HashedFiles()
         self.sources = {part: found for part in PARTS if (found := text_sources(data, part))}
 
-    def check(self) -> dict[str, PartReport]:
-        counts: dict[str, PartReport] = {}
-        training: Seen | None = None
-        for part, sources in self.sources.items():
-            seen, lines, documents, empty = Seen(), 0, 0, 0
-            something = False
-            for text, ends in self._read(sources, f"checking {part}"):
-                if text.strip():
-                    seen.add(text.removesuffix("\n"))
-                    something = True
-                lines += not ends
-                documents += ends and something
-                empty += ends and not something
-                something = something and not ends
-            if not documents:
-                raise ValueError(f"data.{part}: there is no text but spaces and empty lines in {_names(sources)}")
-            in_training = None if training is None else seen.also_in(training)
-            counts[part] = PartReport(
-                lines=lines, documents=documents, empty=empty, duplicates=seen.duplicates(), in_training=in_training
+    def check(self, tokenizers: Tokenizers | None = None) -> tuple[dict[str, PartReport], Tokenizers]:
+        """Read all there is. → what is known without tokens, and the tokenizers"""
+        trainers = [] if tokenizers else [TokenizerTrainer(self.kind, self.size)]
+        counts = check_parts(self.sources, lambda part: self._check_part(part, trainers if part == "train" else []))
+        return counts, tokenizers or finish_training(trainers, self.progress)
+
+    def _check_part(self, part: Split, trainers: Sequence[TokenizerTrainer]) -> tuple[PartReport, Seen]:
+        found = _Documents()
+        for chunk in _chunks(self._read(self.sources[part]), _length_of_stretch):
+            found.update(chunk)
+            for trainer in trainers:
+                trainer.update(_set_apart(self.kind, text) for text, _ in chunk if text)
+            self.progress(f"checking {part}", found.lines, None)
+        if not found.documents:
+            raise ValueError(
+                f"data.{part}: there is no text but spaces and empty lines in {_names(self.sources[part])}"
             )
-            training = training or seen
-        return counts
+        return found.report(), found.seen
 
-    def _read(self, sources: Sequence[Source[Stretch]], what: str) -> Iterator[Stretch]:
-        lines = chain.from_iterable(source.read() for source in sources)
-        return _counted(lines, lambda done: self.progress(what, done, None))
+    def _read(self, sources: Iterable[Source[Stretch]]) -> Iterator[Stretch]:
+        return chain.from_iterable(source.read(self.files.open) for source in sources)
 
-    def train_tokenizers(self) -> Tokenizers:
-        stretches = self._read(self.sources["train"], _READING)
-        joint = train_tokenizer(self.kind, (_set_apart(self.kind, text) for text, _ in stretches if text), self.size)
-        return Tokenizers(joint, joint)
+    def references(self) -> list[Reference]:
+        """A language model has none."""
+        return []
 
     def encode(
         self, part: Split, counts: PartReport, tokenizers: Tokenizers, folder: Path
@@ -182,8 +226,7 @@ class PlainText:
         with RowWriter(folder, f"{part}.target", len(tokenizers.target)) as writer:
             for weight, sources in groupby(self.sources[part], lambda source: source.weight):
                 rows, start = writer.rows, writer.tokens
-                stretches = chain.from_iterable(source.read() for source in sources)
-                for chunk in _chunks(_without_empty(stretches), lambda stretch: len(stretch[0])):
+                for chunk in _chunks(_without_empty(self._read(sources)), _length_of_stretch):
                     writer.stream(_encode_stretches(chunk, tokenizers.target))
                     done += sum(not ends for _, ends in chunk)
                     self.progress(f"tokenising {part}", done, counts.lines)
@@ -191,6 +234,65 @@ class PlainText:
                 groups.append(RowRange(writer.rows - rows, weight))
         arrays = {"target": writer.described(), "groups": groups}
         return arrays, replace(counts, rows=writer.rows, target_tokens=writer.tokens)
+
+
+class _Documents:
+    """Counts the documents that stretches make, and remembers their lines."""
+
+    def __init__(self) -> None:
+        self.seen = Seen()
+        self.lines, self.documents, self._empty = 0, 0, 0
+        self._something = False  # in the document that has begun
+
+    def update(self, stretches: Iterable[Stretch]) -> None:
+        for text, ends in stretches:
+            if text.strip():
+                self.seen.add(text.removesuffix("\n"))
+                self._something = True
+            if ends:
+                self.documents += self._something
+                self._empty += not self._something
+                self._something = False
+            else:
+                self.lines += 1
+
+    def report(self) -> PartReport:
+        duplicates = self.seen.duplicates()
+        return PartReport(lines=self.lines, documents=self.documents, empty=self._empty, duplicates=duplicates)
+
+
+def check_parts(
+    parts: Iterable[Split], check_part: Callable[[Split], tuple[PartReport, Seen]]
+) -> dict[str, PartReport]:
+    """Check one part after the other, the first of which is for training, and count what training has too."""
+    counts: dict[str, PartReport] = {}
+    training: Seen | None = None
+    for part in parts:
+        counts[part], seen = check_part(part)
+        if training is not None:
+            counts[part] = replace(counts[part], in_training=seen.also_in(training))
+        training = training or seen
+    return counts
+
+
+def _learn_from_pairs(trainers: Sequence[TokenizerTrainer], pairs: Sequence[Pair]) -> None:
+    """Give one trainer both sides in turn, or two trainers a side each."""
+    sides = [chain.from_iterable(pairs)] if len(trainers) == 1 else zip(*pairs, strict=True)
+    for trainer, texts in zip(trainers, sides, strict=False):
+        trainer.update(texts)
+
+
+def finish_training(trainers: Sequence[TokenizerTrainer], progress: ProgressCallback) -> Tokenizers:
+    """The tokenizers of one trainer for both sides, or of one for each."""
+    trained = []
+    for number, trainer in enumerate(trainers):
+        progress("training tokenizers", number, len(trainers))
+        trained.append(trainer.finish())
+    return Tokenizers(trained[0], trained[-1])
+
+
+def _length_of_stretch(stretch: Stretch) -> int:
+    return len(stretch[0])
 
 
 def _without_empty(stretches: Iterable[Stretch]) -> Iterator[Stretch]:
@@ -229,16 +331,6 @@ def _chunks(lines: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
             chunk, characters = [], 0
     if chunk:
         yield chunk
-
-
-def _counted(lines: Iterable[T], tell: Callable[[int], Any]) -> Iterator[T]:
-    """The same lines; now and then `tell` hears how many have come."""
-    done = 0
-    for done, line in enumerate(lines, 1):
-        yield line
-        if done % _CHUNK == 0:
-            tell(done)
-    tell(done)
 
 
 def _names(sources: Sequence[Source[Any]]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -106,6 +106,9 @@ class Seen:
 
     def add(self, item: Hashable) -> None:
         self._hashes.append(hash(item))
+
+    def update(self, items: Iterable[Hashable]) -> None:
+        self._hashes.extend(map(hash, items))
 
     @property
     def count(self) -> int:

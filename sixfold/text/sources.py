@@ -14,6 +14,7 @@ from sixfold.config.schema import EMBEDDED, Data, Files
 from sixfold.disk.hashes import file_hash
 from sixfold.text import lines
 from sixfold.text.file_kinds import refuse_unread
+from sixfold.text.lines import Opener, open_stored
 
 Split = Literal["train", "valid", "test"]
 Pair = tuple[str, str]  # source and target
@@ -30,13 +31,17 @@ class Source(Generic[T]):
 
     name: str
     weight: float  # how often each line comes in an epoch
-    read: Callable[[], Iterator[T]]
+    reader: Callable[[Opener], Iterator[T]]
     files: tuple[Path, ...] = ()  # none if it is embedded
 
-    def hashes(self) -> dict[str, str]:
-        """What the text is now: sha256 of each file's bytes."""
+    def read(self, opener: Opener = open_stored) -> Iterator[T]:
+        """All that it holds, once; each file is opened by `opener`, and read to its end."""
+        return self.reader(opener)
+
+    def hashes(self, hash_of: Callable[[Path], str] = file_hash) -> dict[str, str]:
+        """The sha256 of each file's bytes: as they are now, or as `hash_of` knows them."""
         if self.files:
-            return {str(path): file_hash(path) for path in self.files}
+            return {str(path): hash_of(path) for path in self.files}
         from sixfold.text import pronounce
 
         return {self.name: pronounce.fingerprint()}
@@ -87,12 +92,12 @@ def _pair_source(data: Data, item: Files, key: str) -> Source[Pair]:
         return _embedded(name, item.weight, key)
     if _is_kind(name, ".tsv"):
         path = _existing(key, name)
-        read = partial(_read_table, path, data.source or "1", data.target or "2")
-        return Source(name, item.weight, read, (path,))
+        reader = partial(_read_table, path, data.source or "1", data.target or "2")
+        return Source(name, item.weight, reader, (path,))
     if _is_kind(name, ".jsonl"):
         path = _existing(key, name)
         records = partial(_read_records, path, [data.source or "source", data.target or "target"])
-        return Source(name, item.weight, lambda: ((source, target) for source, target in records()), (path,))
+        return Source(name, item.weight, lambda opener: ((a, b) for a, b in records(opener)), (path,))
     if data.source is None or data.target is None:
         if Path(name).expanduser().is_file():
             raise ValueError(
@@ -123,7 +128,7 @@ def _embedded(name: str, weight: float, key: str) -> Source[Pair]:
         raise ValueError(f"{key} is {name!r}; there are {', '.join(EMBEDDED + p for p in ('train', 'valid', 'test'))}")
     from sixfold.text import pronounce
 
-    return Source(name, weight, partial(pronounce.examples, part))
+    return Source(name, weight, lambda _: pronounce.examples(part))
 
 
 def _parallel(halves: list[Path], weight: float) -> Source[Pair]:
@@ -144,9 +149,9 @@ def _existing(key: str, *names: str) -> Path:
     raise ValueError(f"{key}: there is no file {' and no '.join(repr(name) for name in names)}")
 
 
-def read_lines(path: Path) -> Iterator[str]:
+def read_lines(path: Path, opener: Opener = open_stored) -> Iterator[str]:
     """The lines of a file with their ends; an empty file is an error."""
-    return _need_some(lines.read_lines(path), path)
+    return _need_some(lines.read_lines(path, opener), path)
 
 
 def _need_some(texts: Iterator[str], path: Path) -> Iterator[str]:
@@ -157,9 +162,9 @@ def _need_some(texts: Iterator[str], path: Path) -> Iterator[str]:
         raise ValueError(f"{path} is empty")
 
 
-def read_parallel(source: Path, target: Path) -> Iterator[Pair]:
+def read_parallel(source: Path, target: Path, opener: Opener = open_stored) -> Iterator[Pair]:
     """Line by line what two files say, without the ends."""
-    left, right = read_lines(source), read_lines(target)
+    left, right = read_lines(source, opener), read_lines(target, opener)
     for number, (a, b) in enumerate(zip_longest(left, right)):
         if a is None or b is None:
             longer = number + 1 + sum(1 for _ in (right if a is None else left))
@@ -171,9 +176,9 @@ def read_parallel(source: Path, target: Path) -> Iterator[Pair]:
         yield a.removesuffix("\n"), b.removesuffix("\n")
 
 
-def _read_table(path: Path, source: str, target: str) -> Iterator[Pair]:
+def _read_table(path: Path, source: str, target: str, opener: Opener) -> Iterator[Pair]:
     """Columns by number from 1; if one is not a number, both are looked up in the first line, which is a header."""
-    rows = read_lines(path)
+    rows = read_lines(path, opener)
     first = 1
     numbers = [int(column) if column.isdecimal() else None for column in (source, target)]
     if None in numbers:
@@ -207,9 +212,9 @@ def _column(path: Path, name: str, number: int | None, header: list[str]) -> int
     return header.index(name) + 1
 
 
-def _read_records(path: Path, fields: list[str]) -> Iterator[list[str]]:
+def _read_records(path: Path, fields: list[str], opener: Opener) -> Iterator[list[str]]:
     """The texts that these fields hold in each record."""
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(read_lines(path, opener), 1):
         if not line.strip():
             yield [""] * len(fields)
             continue
@@ -234,18 +239,18 @@ def _field(record: Any, field: str, where: str) -> str:
     return text
 
 
-def _read_documents(path: Path, field: str) -> Iterator[Stretch]:
+def _read_documents(path: Path, field: str, opener: Opener) -> Iterator[Stretch]:
     """Each record is a document."""
-    for (text,) in _read_records(path, [field]):
+    for (text,) in _read_records(path, [field], opener):
         for stretch in _stretches(text):
             yield stretch, False
         yield "", True
 
 
-def _read_text(path: Path) -> Iterator[Stretch]:
+def _read_text(path: Path, opener: Opener) -> Iterator[Stretch]:
     """The file is one document; its lines keep their ends, and may be of any length."""
     rest = ""  # of a line that is not yet at its end
-    for part in _need_some(lines.read_parts(path), path):
+    for part in _need_some(lines.read_parts(path, opener), path):
         *stretches, rest = _stretches(rest + part)
         if rest.endswith("\n"):
             stretches, rest = [*stretches, rest], ""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 import tokenizers
 from tokenizers import models, trainers
@@ -26,44 +27,152 @@ _GOLDEN, _WHOLE = 0x9E3779B97F4A7C15, 1 << 64  # the golden ratio as a share of 
 
 def train_tokenizer(kind: str, texts: Iterable[str], size: int | None = None) -> Tokenizer:
     """A tokenizer for texts like these, with at most `size` ids."""
-    if kind not in KINDS:
-        raise ValueError(f"there is no tokenizer {kind!r}; there are {', '.join(KINDS)}")
-    return Tokenizer(kind, find_vocabulary(kind, (checked(text) for text in texts), size))
+    trainer = TokenizerTrainer(kind, size)
+    trainer.update(texts)
+    return trainer.finish()
 
 
-def find_vocabulary(kind: str, texts: Iterable[str], size: int | None) -> Vocabulary:
-    """The vocabulary of a tokenizer with at most `size` ids, or as many as there is reason for."""
-    _check_size(kind, size)
+class TokenizerTrainer:
+    """Trains a tokenizer on texts that come in portions, so that one reading of a corpus can serve several."""
+
+    def __init__(self, kind: str, size: int | None = None):
+        if kind not in KINDS:
+            raise ValueError(f"there is no tokenizer {kind!r}; there are {', '.join(KINDS)}")
+        _check_size(kind, size)
+        self.kind, self.size = kind, size
+        self._empty = True
+        self._statistics = _statistics(kind)
+
+    def update(self, texts: Iterable[str]) -> None:
+        """Take more texts into account."""
+        self._statistics.update(self._noted(texts))
+
+    def finish(self) -> Tokenizer:
+        """The tokenizer, with at most `size` ids, or as many as there is reason for."""
+        if self._empty and self.kind != "bytes":
+            raise ValueError(f"there is no text to find the vocabulary of a tokenizer of kind {self.kind} in")
+        return Tokenizer(self.kind, self._statistics.vocabulary(self.size))
+
+    def _noted(self, texts: Iterable[str]) -> Iterator[str]:
+        for text in texts:
+            self._empty = self._empty and not text
+            yield checked(text)
+
+
+class _Statistics(Protocol):
+    """What a kind of tokenizer remembers of the texts that it is trained on."""
+
+    def update(self, texts: Iterable[str]) -> None: ...
+    def vocabulary(self, size: int | None) -> Vocabulary: ...
+
+
+def _statistics(kind: str) -> _Statistics:
     if kind == "bytes":
-        return Vocabulary(BYTES)
-    texts = _some(texts, kind)
+        return _NoStatistics()
     if kind == "characters":
-        return _characters(texts, size)
+        return _CharacterCounts()
     if kind in ("words", "symbols"):
-        return _between_spaces(kind, texts, size)
-    budget = (USUAL_SIZE if size is None else size) - len(CONTROLS)
-    find = _pairs if kind == "bpe" else _likely_parts
-    return find(evenly(texts, _MOST_TEXTS, _MOST_CHARACTERS), budget)
+        return _WordCounts(kind)
+    return _Sample(_pairs if kind == "bpe" else _likely_parts)
 
 
-def evenly(texts: Iterable[str], most_texts: int, most_characters: int) -> list[str]:
-    """At most so many texts, from all over. Never every n-th one, as source and target may take turns.
+class _NoStatistics:
+    """All bytes, whatever the texts are: nobody has to read them."""
+
+    def update(self, texts: Iterable[str]) -> None:
+        pass
+
+    def vocabulary(self, size: int | None) -> Vocabulary:
+        return Vocabulary(BYTES)
+
+
+class _CharacterCounts:
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def update(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            self._counts.update(text)
+
+    def vocabulary(self, size: int | None) -> Vocabulary:
+        counts = self._counts
+        least = 2 if size is None and len(counts) > _MANY_CHARACTERS else 1
+        seen = [char for char in _by_count(counts) if counts[char] >= least and not char.isascii()]
+        budget = len(seen) if size is None else size - _LEAST_BYTES
+        return Vocabulary(BYTES + ["".join(BYTES[byte] for byte in char.encode()) for char in seen[:budget]])
+
+
+class _WordCounts:
+    """Counts what stands between spaces. Of symbols, none may be left out."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._counts: Counter[str] = Counter()
+
+    def update(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            self._counts.update(text.split(" "))
+
+    def vocabulary(self, size: int | None) -> Vocabulary:
+        counts = self._counts
+        del counts[""]
+        budget = len(counts) if size is None else size - len(CONTROLS)
+        if self._kind == "symbols" and len(counts) > budget:
+            raise ValueError(
+                f"a vocabulary of {size} is too small: there are {len(counts)} different symbols, which with "
+                f"{len(CONTROLS)} ids that control the model makes {len(counts) + len(CONTROLS)}"
+            )
+        return Vocabulary(_by_count(counts)[:budget])
+
+
+class _Sample:
+    """Keeps some of the texts, in which `find` looks for as many pieces as there is room for."""
+
+    def __init__(self, find: Callable[[list[str], int], Vocabulary]):
+        self._find = find
+        self._texts = EvenSample(_MOST_TEXTS, _MOST_CHARACTERS)
+
+    def update(self, texts: Iterable[str]) -> None:
+        self._texts.update(texts)
+
+    def vocabulary(self, size: int | None) -> Vocabulary:
+        return self._find(self._texts.take(), (USUAL_SIZE if size is None else size) - len(CONTROLS))
+
+
+class EvenSample:
+    """At most so many of the texts that come, from all over. Never every n-th one, as source and target may take turns.
 
     Text n stands at n·φ modulo 1, with φ the golden ratio: that fills the interval evenly however n is stepped.
     Those below a limit are kept, and the limit is halved whenever they become too many.
     """
-    kept: dict[int, str] = {}  # by place
-    limit, characters = _WHOLE, 0
-    for number, text in enumerate(texts):
-        rank = number * _GOLDEN % _WHOLE
-        if rank < limit:
-            kept[rank] = text
-            characters += len(text)
-        while len(kept) > 1 and (len(kept) > most_texts or characters > most_characters):
-            limit //= 2
-            kept = {rank: text for rank, text in kept.items() if rank < limit}
-            characters = sum(map(len, kept.values()))
-    return [*kept.values()]
+
+    def __init__(self, most_texts: int, most_characters: int):
+        self._most_texts, self._most_characters = most_texts, most_characters
+        self._kept: dict[int, str] = {}  # by rank, in the order they came
+        self._rank, self._limit, self._characters = 0, _WHOLE, 0  # the rank is that of the next text
+
+    def update(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            if self._rank < self._limit:
+                self._kept[self._rank] = text
+                self._characters += len(text)
+                while len(self._kept) > 1 and self._is_too_large():
+                    self._halve()
+            self._rank = (self._rank + _GOLDEN) % _WHOLE
+
+    def take(self) -> list[str]:
+        """The texts that were kept, which are no longer held here: they may need much memory."""
+        texts = [*self._kept.values()]
+        self._kept.clear()
+        return texts
+
+    def _is_too_large(self) -> bool:
+        return len(self._kept) > self._most_texts or self._characters > self._most_characters
+
+    def _halve(self) -> None:
+        self._limit //= 2
+        self._kept = {rank: text for rank, text in self._kept.items() if rank < self._limit}
+        self._characters = sum(map(len, self._kept.values()))
 
 
 def _check_size(kind: str, size: int | None) -> None:
@@ -74,40 +183,6 @@ def _check_size(kind: str, size: int | None) -> None:
             f"a vocabulary of {size} is too small: {kind} needs at least {least} ids "
             f"({len(CONTROLS)} that control the model and {why})"
         )
-
-
-def _some(texts: Iterable[str], kind: str) -> Iterator[str]:
-    """The texts, if there is anything in them."""
-    empty = True
-    for text in texts:
-        empty = empty and not text
-        yield text
-    if empty:
-        raise ValueError(f"there is no text to find the vocabulary of a tokenizer of kind {kind} in")
-
-
-def _characters(texts: Iterable[str], size: int | None) -> Vocabulary:
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(text)
-    least = 2 if size is None and len(counts) > _MANY_CHARACTERS else 1
-    seen = [char for char in _by_count(counts) if counts[char] >= least and not char.isascii()]
-    budget = len(seen) if size is None else size - _LEAST_BYTES
-    return Vocabulary(BYTES + ["".join(BYTES[byte] for byte in char.encode()) for char in seen[:budget]])
-
-
-def _between_spaces(kind: str, texts: Iterable[str], size: int | None) -> Vocabulary:
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(text.split(" "))
-    del counts[""]
-    budget = len(counts) if size is None else size - len(CONTROLS)
-    if kind == "symbols" and len(counts) > budget:
-        raise ValueError(
-            f"a vocabulary of {size} is too small: there are {len(counts)} different symbols, which with "
-            f"{len(CONTROLS)} ids that control the model makes {len(counts) + len(CONTROLS)}"
-        )
-    return Vocabulary(_by_count(counts)[:budget])
 
 
 def _by_count(counts: Counter[str]) -> list[str]:

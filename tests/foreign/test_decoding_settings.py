@@ -75,7 +75,7 @@ def test_coverage_is_that_of_the_run(tmp_path):
 
 
 def test_coverage_is_of_the_attention_that_the_run_looks_at(tmp_path):
-    model, tokenizers, _ = made = opened(decoder_layers=3, heads=4)
+    model, tokenizers, *_ = made = opened(decoder_layers=3, heads=4)
     to_ctranslate2.write(model, tokenizers, tmp_path)
     source, target = to_ctranslate2.vocabularies(tokenizers)
     read, written = tokenizers.source.encode(TEXTS[1]), tokenizers.target.encode("a b c d")

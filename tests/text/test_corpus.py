@@ -14,7 +14,8 @@ from sixfold.core.ids import EOS, UNK
 from sixfold.disk.hashes import sealed
 from sixfold.text import preparation
 from sixfold.text.corpus import open_prepared
-from sixfold.text.forms import PAIRS, PLAIN_TEXT, Reference
+from sixfold.text.forms import PAIRS, PLAIN_TEXT
+from sixfold.text.preparation import Reference
 from sixfold.text.report import OUTLIER_RULE, Report, count_outliers
 from tests.support.by_kind import data_hashes, prepare
 from tests.support.stand_ins import pairs, text, write

@@ -7,8 +7,16 @@ from math import exp, log
 import numpy as np
 import pytest
 
+from sixfold.text.tokenizer import KINDS
 from sixfold.text.unigram import Lattice, _inside, _log_probability, _seed, train_unigram
-from sixfold.text.vocabulary import evenly
+from sixfold.text.vocabulary import EvenSample, TokenizerTrainer, train_tokenizer
+from tests.support.trained_tokenizers import EXACT, SIZE, TEXTS
+
+
+def evenly(texts, most_texts, most_characters):
+    sample = EvenSample(most_texts, most_characters)
+    sample.update(texts)
+    return sample.take()
 
 
 def test_few_texts_are_all_taken():
@@ -29,6 +37,43 @@ def test_long_texts_are_bounded_by_their_characters():
     kept = evenly(["x" * 100] * 1000, 10**9, 5000)
     assert 25 <= len(kept) <= 50
     assert len(evenly(["x" * 100] * 10, 10**9, 1)) == 1
+
+
+def test_texts_in_portions_are_the_same_sample():
+    texts = ["x" * (i * 37 % 50) for i in range(2000)]
+    for most_texts, most_characters in ((300, 10**9), (10**9, 3000), (1, 1), (5000, 10**9)):
+        sample = EvenSample(most_texts, most_characters)
+        for start in range(0, len(texts), 7):
+            sample.update(iter(texts[start : start + 7]))
+        assert sample.take() == evenly(texts, most_texts, most_characters)
+        assert sample.take() == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_in_portions_are_the_same_tokenizer(kind, monkeypatch):
+    monkeypatch.setattr("sixfold.text.vocabulary._MOST_TEXTS", 10)
+    size = SIZE if kind in EXACT else None
+    trainer = TokenizerTrainer(kind, size)
+    for start in range(0, len(TEXTS), 4):
+        trainer.update(TEXTS[start : start + 4])
+    assert trainer.finish().text == train_tokenizer(kind, iter(TEXTS), size).text
+
+
+def test_what_a_trainer_can_not_do_is_said_before_any_text():
+    with pytest.raises(ValueError, match="a vocabulary of 260 is too small: bpe needs at least 261 ids"):
+        TokenizerTrainer("bpe", 260)
+    with pytest.raises(ValueError, match="there is no tokenizer 'sentences'"):
+        TokenizerTrainer("sentences")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "bytes"])
+def test_without_any_text_there_is_no_vocabulary(kind):
+    trainer = TokenizerTrainer(kind)
+    trainer.update(["", ""])
+    with pytest.raises(ValueError, match=f"no text to find the vocabulary of a tokenizer of kind {kind} in"):
+        trainer.finish()
+    trainer.update([" "])
+    assert trainer.finish().kind == kind
 
 
 def one_word() -> tuple[Lattice, list[bytes]]:
