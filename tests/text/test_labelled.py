@@ -136,6 +136,15 @@ def test_the_same_text_with_two_labels_is_reported_and_kept(tmp_path):
     assert f"such as {valid_tsv}, line 2 ('x') and {valid_tsv}, line 3 ('y')" in second
 
 
+def test_files_are_told_apart(tmp_path):
+    files = [write(tmp_path / f"{n}.csv", f"text,label\na,x{n}\nb,y\n") for n in range(3)]
+    text = LabelledText(Data(train=files, tokenizer="bytes"), ignore)
+    text.check()
+    contradicted, single = (remark for remark in text.remarks if remark.startswith("warning"))
+    assert f"such as {files[0]}, line 2 ('x0') and {files[1]}, line 2 ('x1')" in contradicted
+    assert f"'x0' in {files[0]}, line 2; 'x1' in {files[1]}, line 2; 'x2' in {files[2]}, line 2" in single
+
+
 def test_two_labels_are_counted_as_by_hand(tmp_path):
     chance = np.random.default_rng(0)
     rows = [("abcdefgh"[chance.integers(8)] * int(chance.integers(1, 4)), "xyz"[chance.integers(3)]) for _ in range(60)]

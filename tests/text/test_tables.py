@@ -77,6 +77,7 @@ def test_what_another_program_writes_is_read_back(tmp_path):
         ("x\ttext\tnote", "2", "3", (1, 2, False)),  # one usual name alone may be a text
         ("good\tpos", "2", None, (1, 0, False)),
         ("a\tb\tlabel", "b", None, (1, 2, True)),
+        ("label\tclass\tc", "label", None, (0, 1, True)),  # what is the text can't be the label, too
         ("a\tb", "b", None, (1, 0, True)),
         (" text\tlabel ", "text", "label", (0, 1, True)),
     ],
