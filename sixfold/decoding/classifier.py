@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -45,6 +45,8 @@ class Classifier:
     How is said by `decoding`, and for one call by its keys: `classify(texts, precision="int8")`. Which texts share a
     batch makes no difference to what comes out. The model's device and precision are its own.
     """
+
+    verb: ClassVar[str] = "classify"  # by which the command line asks it
 
     def __init__(
         self, model: EncoderOnly, tokenizer: Tokenizer, labels: Sequence[str], decoding: Decoding | None = None
