@@ -15,7 +15,7 @@ from sixfold.runs import model_files
 from sixfold.runs.run import Run
 from sixfold.spec.registry import import_file
 from sixfold.tasks.task import Task, find_task, task_of, usual_task
-from sixfold.text.labels import load_labels
+from sixfold.text.labels import read_labels
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.training.what_next import to_resume
 
@@ -55,9 +55,9 @@ def load(
     models, (_, tokenizers, config, task) = [each.model for each in opened], opened[0]
     if task.user is None:
         raise ValueError(f"{runs[0]} was trained for {task.name}, and writes no text")
-    context = config.data.context if Run(runs[0]).exists() else None
-    labels = load_labels(Path(runs[0]))
-    return task.user(models, tokenizers, config.decoding, labels=labels, context=context, origin=origin)
+    data = config.data if Run(runs[0]).exists() else None
+    labels = read_labels(Path(runs[0])) if task.form.has_labels else ()
+    return task.user(models, tokenizers, config.decoding, labels=labels, data=data, origin=origin)
 
 
 def open_run(directory: str | Path, device: str = "auto", settings: Mapping[str, Any] | None = None) -> OpenedRun:

@@ -1,13 +1,14 @@
-"""What `translate` and `generate` share: how a run is loaded, lines are read beside each other, outputs are written."""
+"""What `translate`, `generate` and `classify` share: loading a run, lines beside each other, writing outputs."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
 
 import typer
 
@@ -106,10 +107,25 @@ def _has_more(lines: Iterator[str]) -> bool:
     return True
 
 
+class Answer(Protocol):
+    """What a line is answered by: a translation, or a label."""
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """What was written, or read."""
+
+    @property
+    def note(self) -> str:
+        """What a person should know."""
+
+
+AnyAnswer = TypeVar("AnyAnswer", bound=Answer)
 Write = Callable[[int, "Line", "Translation"], None]
 
 
-def write_all(outputs: Iterator[Translation], lines: Lines, write: Write, progress: ProgressLine) -> None:
+def write_all(
+    outputs: Iterator[AnyAnswer], lines: Lines, write: Callable[[int, Line, AnyAnswer], None], progress: ProgressLine
+) -> None:
     """Write each output as soon as it is there; tell how it went, however it ended."""
     try:
         for number, output in enumerate(outputs, 1):
@@ -124,6 +140,27 @@ def write_all(outputs: Iterator[Translation], lines: Lines, write: Write, progre
         raise
     else:
         progress.close()
+
+
+def ask_for_lines(what: str, answer: Callable[[str], None]) -> None:
+    """On a terminal: ask for lines until Ctrl-D."""
+    import readline  # noqa: F401  (so that lines can be edited, and those before come back)
+
+    typer.echo(f"{what}; Ctrl-D to leave.", err=True)
+    shown = "> " if sys.stdout.isatty() else ""
+    while True:
+        try:
+            line = input(shown)
+        except EOFError:
+            typer.echo(err=True)
+            return
+        except UnicodeDecodeError as error:
+            typer.echo(f"sixfold: that line is not UTF-8 ({error.reason})", err=True)
+            continue
+        try:
+            answer(line)
+        except ValueError as error:
+            typer.echo(f"sixfold: {error}", err=True)
 
 
 def record(

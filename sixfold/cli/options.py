@@ -38,6 +38,7 @@ _FOR_MORE = {  # what an argument too many was probably meant for
     "train": "text is given as --data.train {0}",
     "generate": "a prompt is given as --prompt TEXT, in quotes if it has spaces",
     "translate": "one FILE is read at a time; cat joins several",
+    "classify": "a text is given as: echo {0} | sixfold classify RUN",
 }
 
 
@@ -70,9 +71,9 @@ class Sectioned(TyperCommand):
 def configured(*wanted: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a verb an option for every key of these sections (or keys); it receives those set as `settings`.
 
-    A verb with one section has short names as well: --beam_size for --decoding.beam_size.
+    Where all are of one section, they have short names as well: --beam_size for --decoding.beam_size.
     """
-    short = len(wanted) == 1
+    short = len({each.partition(".")[0] for each in wanted}) == 1
     fields = {key: field for key, field in keys() if not wanted or {key, key.partition(".")[0]} & set(wanted)}
 
     def give(verb: Callable[..., None]) -> Callable[..., None]:

@@ -19,7 +19,7 @@ from sixfold.terminal import console, printable, table
 
 if TYPE_CHECKING:
     from sixfold.scoring.likelihood import Likelihood
-    from sixfold.scoring.metrics import Metric
+    from sixfold.scoring.metric import Metric
 
 USUAL = ("bleu", "chrf", "ter")
 _MOST_WORDS = 2000  # of a line, that TER is worked out for unasked
@@ -196,10 +196,11 @@ class _Scored:
         return ScoreInput(str(self.run), list(self._translated(asked.sources, out)), asked.references)
 
     def _translated(self, sources: Sequence[str], out: File) -> Iterator[str]:
-        from sixfold.text.labels import load_labels
+        from sixfold.text.labels import read_labels
 
         assert self.task.user is not None, "a task with metrics can be asked"
-        user = self.task.user(self.model, self.tokenizers, self.config.decoding, labels=load_labels(self.run))
+        labels = read_labels(self.run) if self.task.form.has_labels else ()
+        user = self.task.user(self.model, self.tokenizers, self.config.decoding, labels=labels, data=self.config.data)
         progress = ProgressLine()
         output = None if out is None else Output(out)
         for number, found in enumerate(user.stream(sources), 1):

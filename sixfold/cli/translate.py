@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +19,7 @@ from sixfold.cli.decoding_verbs import (
     With,
     Workers,
     Write,
+    ask_for_lines,
     load_for,
     need_file,
     record,
@@ -75,7 +75,7 @@ def translate(
         translator = load_for([run, *(members or [])], "translate", device, imports, settings)
         _check_terms(translator, term or [])
         if file is None and sys.stdin.isatty():
-            _prompt(lambda line: _show_translation(translator, line, tuple(term or ())))
+            ask_for_lines("A line to translate", lambda line: _show_translation(translator, line, tuple(term or ())))
             return
         lines = Lines(read_lines(file), tuple(term or ()), terms, prefixes)
         processes = worker_count(workers, file, translator)
@@ -105,27 +105,6 @@ def _writer_of(output: Output, form: Format, n_best: int, tokenizer: Tokenizer) 
             output.write(str(number), f"{each.score:.4f}", one_line(each.text))
 
     return write
-
-
-def _prompt(answer: Callable[[str], None]) -> None:
-    """Ask for lines until Ctrl-D."""
-    import readline  # noqa: F401  (so that lines can be edited, and those before come back)
-
-    typer.echo("A line to translate; Ctrl-D to leave.", err=True)
-    shown = "> " if sys.stdout.isatty() else ""
-    while True:
-        try:
-            line = input(shown)
-        except EOFError:
-            typer.echo(err=True)
-            return
-        except UnicodeDecodeError as error:
-            typer.echo(f"sixfold: that line is not UTF-8 ({error.reason})", err=True)
-            continue
-        try:
-            answer(line)
-        except ValueError as error:
-            typer.echo(f"sixfold: {error}", err=True)
 
 
 def _show_translation(translator: Translator, line: str, terms: tuple[str, ...]) -> None:

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 
 from sixfold.decoding.engine import Hypothesis, Job, Unanswerable
-from sixfold.decoding.records import Line, Translation
+from sixfold.decoding.records import Line
 from sixfold.text.tokenizer import checked
 
 WINDOW = 1024  # lines that are sorted together
@@ -27,6 +27,7 @@ _AHEAD = 4  # windows that may be done while an earlier line is not
 
 Numbered = tuple[int, Line]
 SearchResult = tuple[Job, list[Hypothesis]]
+Output = TypeVar("Output")
 
 
 class Tag(NamedTuple):
@@ -37,25 +38,29 @@ class Tag(NamedTuple):
     note: str = ""
 
 
-class LineTask(Protocol):
+class LineTask(Protocol[Output]):
     """What is done with lines."""
+
+    @property
+    def empty(self) -> Output:
+        """The output of a line without a job."""
 
     def encode(self, lines: Sequence[Line]) -> list[list[int]]: ...
 
     def job(self, number: int, line: Line, ids: Sequence[int]) -> Job | None:
-        """What a search has to do for a line, with a Tag; None: nothing, its output is empty."""
+        """What a search has to do for a line, with a Tag; None: nothing, its output is `empty`."""
 
     def search(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Any]]: ...
 
-    def finish(self, found: Sequence[tuple[Job, Any]]) -> list[Translation]: ...
+    def finish(self, found: Sequence[tuple[Job, Any]]) -> list[Output]: ...
 
 
-class OrderedStream:
+class OrderedStream(Generic[Output]):
     """One pass over lines. A None among them means that no more is there at the moment: all so far is answered."""
 
     def __init__(
         self,
-        task: LineTask,
+        task: LineTask[Output],
         lines: Iterable[str | Line | None],
         window: int = WINDOW,
         start: int = 1,
@@ -75,13 +80,13 @@ class OrderedStream:
         self._error: Exception | None = None
 
     @torch.inference_mode()
-    def __iter__(self) -> Iterator[Translation]:
+    def __iter__(self) -> Iterator[Output]:
         while not self._ended:
             yield from self._answer(self._jobs())
         if self._error is not None:
             raise self._error
 
-    def _answer(self, jobs: Iterable[Job]) -> Iterator[Translation]:
+    def _answer(self, jobs: Iterable[Job]) -> Iterator[Output]:
         """Until there is no job left. Who can't be answered is named, after all before it are answered."""
         left: Iterable[Job] | None = jobs
         while left is not None:
@@ -96,12 +101,12 @@ class OrderedStream:
                 left = self._order.unanswered()
         yield from self._ready()
 
-    def _ready(self) -> Iterator[Translation]:
+    def _ready(self) -> Iterator[Output]:
         """The outputs that are next in order; finished only now, so that alignments are read for many at once."""
         ready = self._order.take()
         made = iter(self.task.finish([found for found in ready if found is not None]))
         for found in ready:
-            yield Translation() if found is None else next(made)
+            yield self.task.empty if found is None else next(made)
 
     def _jobs(self) -> Iterator[Job]:
         """Window after window, until the lines end or pause."""

@@ -46,6 +46,8 @@ class RunOrigin(NamedTuple):
 class DecodingSession:
     """How outputs are searched for, in one way: models, a vocabulary, and a configuration."""
 
+    empty = Translation()  # of a line that there is nothing to do for
+
     def __init__(
         self,
         models: Sequence[Model],
@@ -98,6 +100,31 @@ class DecodingSession:
         instead = [*unknown, *[None] * (len(tokens) - len(unknown))]
         words = zip(tokens, instead, strict=True)
         return " ".join(word or CONTROLS[UNK] if id_ == UNK else self.tokenizer.decode([id_]) for id_, word in words)
+
+
+def encode_lines(tokenizer: Tokenizer, lines: Sequence[Line]) -> list[list[int]]:
+    """The ids of each line. The end of a line is no part of it, and a line of nothing but space has no ids."""
+    rows = iter(tokenizer.encode_batch([_without_end(line.text) for line in lines if line.text.strip()]))
+    return [next(rows) if line.text.strip() else [] for line in lines]
+
+
+def _without_end(text: str) -> str:
+    return text[:-1].removesuffix("\r") if text.endswith("\n") else text
+
+
+def cut_to_fit(ids: Sequence[int], decoding: Decoding, known: int | None, what: str) -> tuple[Sequence[int], str]:
+    """What is read of a text, and a note if that is not all. `known` is how many tokens the models can read, if it is.
+
+    Where too long a text is refused, it is a ValueError.
+    """
+    wanted = decoding.max_source
+    most = wanted if known is None else min(wanted, known)
+    if len(ids) <= most:
+        return ids, ""
+    why = "decoding.max_source" if most == wanted else "all that this model can read"
+    if decoding.too_long == "refuse":
+        raise ValueError(f"{what} has {len(ids):,} tokens, and no more than {most:,} are taken ({why})")
+    return ids[:most], f"{what} has {len(ids):,} tokens and was truncated to {most:,} ({why})"
 
 
 def make_method(decoding: Decoding, text: Callable[[tuple[int, ...]], str]) -> Method:

@@ -24,7 +24,16 @@ from sixfold.decoding.engine import Hypothesis, Job
 from sixfold.decoding.ordered import FIRST, WINDOW, OrderedStream, SearchResult, Tag
 from sixfold.decoding.records import Line, Translation, lines_of
 from sixfold.decoding.rules.forbidden_words import forbidden_words
-from sixfold.decoding.session import DecodingSession, RunOrigin, check_demands, check_models, check_sizes, outputs
+from sixfold.decoding.session import (
+    DecodingSession,
+    RunOrigin,
+    check_demands,
+    check_models,
+    check_sizes,
+    cut_to_fit,
+    encode_lines,
+    outputs,
+)
 from sixfold.decoding.workers import in_processes
 from sixfold.models.encoder_decoder import EncoderDecoder
 from sixfold.models.model import evaluating
@@ -134,7 +143,7 @@ class Translator:
         """Raise a ValueError if no translation can have all of these, as it is decoded."""
         check_demands(self.models, self.tokenizers.target, change_decoding(self.decoding, changes), "decoder", terms)
 
-    def _stream(self, stream: OrderedStream, key: Any, task: TranslationSession) -> Iterator[Translation]:
+    def _stream(self, stream: OrderedStream[Translation], key: Any, task: TranslationSession) -> Iterator[Translation]:
         with evaluating(*self.models):
             yield from stream
         if key is not None:
@@ -170,10 +179,6 @@ class Translator:
         return SourceAttention(pieces, self.tokenizers.target.pieces([*written, EOS]), weights)
 
 
-def _without_end(text: str) -> str:
-    return text[:-1].removesuffix("\r") if text.endswith("\n") else text
-
-
 class TranslationSession(DecodingSession):
     """The task of a translator, with one way to do it."""
 
@@ -184,33 +189,21 @@ class TranslationSession(DecodingSession):
         self.wishes = wishes
 
     def encode(self, lines: Sequence[Line]) -> list[list[int]]:
-        """Lines of nothing but space have nothing to translate, and the end of a line is no part of it."""
-        texts = [_without_end(line.text) for line in lines if line.text.strip()]
-        rows = iter(self.tokenizers.source.encode_batch(texts))
-        return [next(rows) if line.text.strip() else [] for line in lines]
+        return encode_lines(self.tokenizers.source, lines)
 
     def job(self, number: int, line: Line, ids: Sequence[int]) -> Job | None:
         """A line as the encoders can read it, and how long its translation may become."""
         if not ids:
             return None
-        decoding, (ids, note) = self.decoding, self._cut(ids)
+        decoding, known = self.decoding, self.limit("encoder")
+        places = None if known is None else known - 1  # one is for EOS
+        ids, note = cut_to_fit(ids, decoding, places, "the source")
         limit = max(int(decoding.max_ratio * len(ids)) + 10 + self.demanded(line), decoding.min_length)
         limit, most = min(limit, decoding.max_length), self.limit("decoder")
         if most is not None:
             limit = min(limit, most - 1)  # it reads BOS first
         rules, seed = self.rules(line), self.seed(ids, line)
         return Job(source=[*ids, EOS], limit=limit, rules=rules, seed=seed, tag=Tag(number, line, note))
-
-    def _cut(self, ids: Sequence[int]) -> tuple[Sequence[int], str]:
-        """What is read of a source, and a note if that is not all."""
-        known, wanted = self.limit("encoder"), self.decoding.max_source
-        most = wanted if known is None else min(wanted, known - 1)  # one place is for EOS
-        if len(ids) <= most:
-            return ids, ""
-        why = "decoding.max_source" if most == wanted else "all that this model can read"
-        if self.decoding.too_long == "refuse":
-            raise ValueError(f"the source has {len(ids):,} tokens, and no more than {most:,} are taken ({why})")
-        return ids[:most], f"the source has {len(ids):,} tokens and was truncated to {most:,} ({why})"
 
     def finish(self, found: Sequence[SearchResult]) -> list[Translation]:
         """Texts for hypotheses, and what else is wanted of them."""

@@ -65,7 +65,7 @@ def in_processes(
     return _closing(team, OrderedStream(team, lines, window * workers, start, first * workers))
 
 
-def _closing(team: _WorkerPool, stream: OrderedStream) -> Iterator[Translation]:
+def _closing(team: _WorkerPool, stream: OrderedStream[Translation]) -> Iterator[Translation]:
     try:
         yield from stream
     finally:
@@ -74,6 +74,8 @@ def _closing(team: _WorkerPool, stream: OrderedStream) -> Iterator[Translation]:
 
 class _WorkerPool:
     """The workers: a task whose searches are done elsewhere. They are started as there is work for them."""
+
+    empty = Translation()
 
     def __init__(self, hello: Mapping[str, Any], most: int):
         self.hello, self.most = hello, most

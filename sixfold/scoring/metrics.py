@@ -2,47 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
 from sixfold.scoring.bleu import BLEU, CHRF, TER
 from sixfold.scoring.error_rates import (
-    Hypotheses,
-    PerText,
-    References,
     exact_match,
     matches,
     mispronounced,
-    per_cent,
     pronunciation,
     symbol_error_rate,
     symbol_errors,
     word_error_rate,
     word_errors,
 )
+from sixfold.scoring.labels import LABEL_METRICS
+from sixfold.scoring.metric import Metric
 from sixfold.scoring.rouge import rouge1, rouge1_each, rouge2, rouge2_each, rouge_l, rouge_l_each, rouge_signature
-
-
-def no_signature(references: References) -> str:
-    return ""
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A way to score texts. In per cent, all of them.
-
-    `score` gives the metric under its own name first, and then what else is known of it. The metric itself is a
-    function of sums over the texts: `total(statistics(hypotheses, references))` is the same number, and since rows can
-    be added up before, any choice of texts is scored without reading them again.
-    """
-
-    name: str
-    higher_is_better: bool
-    score: Callable[[Hypotheses, References], dict[str, float]]
-    statistics: Callable[[Hypotheses, References], list[PerText]]  # of each text, numbers that can be summed
-    total: Callable[[Sequence[PerText]], float] = per_cent  # the score of rows of them
-    signature: Callable[[References], str] = no_signature  # how it was computed, for others to compare
-
 
 METRICS: dict[str, Metric] = {
     metric.name: metric
@@ -59,5 +32,5 @@ METRICS: dict[str, Metric] = {
         Metric("pronunciation", False, pronunciation, mispronounced),
     )
 }
-
 TEXT_METRICS = tuple(METRICS)  # of texts that a model writes
+METRICS |= {metric.name: metric for metric in LABEL_METRICS}

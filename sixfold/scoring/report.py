@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from sixfold.core.names import unknown
 from sixfold.scoring.error_rates import Hypotheses, References
-from sixfold.scoring.metrics import METRICS, Metric
+from sixfold.scoring.metric import Metric
+from sixfold.scoring.metrics import METRICS
 from sixfold.scoring.significance import Comparison, Estimate, compare
 from sixfold.text.sources import read_lines, read_parallel
 
@@ -102,7 +104,9 @@ def compare_texts(
     first: Hypotheses, second: Hypotheses, references: References, metrics: Iterable[Metric], **options: int
 ) -> list[Comparison]:
     """Two systems by each metric; options are those of `compare`."""
-    return [compare(first, second, references, metric, **options) for metric in metrics]
+    labels = sorted({*first, *second, *chain.from_iterable(references)})
+    alike = [metric if metric.with_labels is None else metric.with_labels(labels) for metric in metrics]
+    return [compare(first, second, references, metric, **options) for metric in alike]
 
 
 def comparison_rows(comparison: Comparison, first: str = "first", second: str = "second") -> list[tuple[str, str, str]]:

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sixfold.scoring.error_rates import Hypotheses, References, check
-from sixfold.scoring.metrics import Metric
+from sixfold.scoring.metric import Metric
 
 Values = NDArray[Any]
 

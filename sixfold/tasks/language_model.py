@@ -22,6 +22,7 @@ from sixfold.text.preparation import Reference
 from sixfold.text.rows import Rows, pad, shift
 
 if TYPE_CHECKING:
+    from sixfold.config.schema import Data
     from sixfold.decoding.generator import Generator
 
 
@@ -36,10 +37,12 @@ def collate(rows: Rows, _: Any) -> Batch:
     return make_batch({"words": int(np.sum(real))}, inputs=shift(targets, real), targets=targets)
 
 
-def generator(models: Any, tokenizers: Any, decoding: Any, **rest: Any) -> Generator:
+def generator(
+    models: Any, tokenizers: Any, decoding: Any, *, data: Data | None = None, origin: Any = None, **_: Any
+) -> Generator:
     from sixfold.decoding.generator import Generator
 
-    return Generator(models, tokenizers, decoding, context=rest.get("context"), origin=rest.get("origin"))
+    return Generator(models, tokenizers, decoding, context=None if data is None else data.context, origin=origin)
 
 
 def rehearse(user: Generator, _: Sequence[Reference]) -> None:

@@ -49,7 +49,7 @@ class Task:
     collate: Callable[[Rows, Any], Batch]  # (rows, options) → a batch with its counts: a pure function
     losses: Callable[..., dict[str, Term]]  # (model, batch, smoothing=, recompute=) → what is minimised
     metrics: tuple[str, ...]  # besides the loss; the first says which weights are best
-    user: Callable[..., Any] | None = None  # (models, tokenizers, labels, decoding, …) → who asks a trained model
+    user: Callable[..., Any] | None = None  # (models, tokenizers, decoding, labels=, data=, origin=) → who asks
     answers: Callable[..., list[str]] | None = None  # (user, sources, stop) → the texts that the metrics score
     rehearse: Callable[..., None] | None = None  # (user, references): raises a ValueError where it can't be asked so
     before: Callable[..., Batch] | None = None  # (model, batch, key) → a batch, without gradient, before the forward

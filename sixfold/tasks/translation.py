@@ -39,10 +39,10 @@ def collate(rows: Rows, _: Any) -> Batch:
     return make_batch({"words": int(np.sum(real))}, source=source, inputs=shift(targets, real), targets=targets)
 
 
-def translator(models: Any, tokenizers: Any, decoding: Any, **rest: Any) -> Translator:
+def translator(models: Any, tokenizers: Any, decoding: Any, *, origin: Any = None, **_: Any) -> Translator:
     from sixfold.decoding.translator import Translator
 
-    return Translator(models, tokenizers, decoding, origin=rest.get("origin"))
+    return Translator(models, tokenizers, decoding, origin=origin)
 
 
 def answers(user: Translator, sources: Sequence[str], stop: Callable[[], bool]) -> list[str]:

@@ -2,15 +2,16 @@
 
     train.target.ids       uint16 (uint32 for more than 65,536 words): the ids of all rows
     train.target.offsets   int64: row i is ids[offsets[i] : offsets[i + 1]]
+    train.label.values     int32, where each row has a number as well, such as the index of its class
 
-Both are mapped into memory, so that text larger than memory can be read. Whether they are as they were written is told
+All are mapped into memory, so that text larger than memory can be read. Whether they are as they were written is told
 by a quick hash: of files larger than 4 MiB it sees samples only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -21,6 +22,7 @@ from sixfold.core.quote import quoted
 from sixfold.disk.hashes import quick_hash
 
 Array = np.ndarray[Any, np.dtype[Any]]
+_COLUMN = np.dtype(np.int32)  # of a number for each row
 
 
 class RowRange(NamedTuple):
@@ -61,6 +63,7 @@ class Examples:
     source: Ragged | None
     target: Ragged
     groups: tuple[RowRange, ...]
+    columns: Mapping[str, Array] = field(default_factory=dict)  # one number for each row, such as "label": its class
 
     def __len__(self) -> int:
         return len(self.target)
@@ -116,6 +119,29 @@ class RowWriter:
         return {"rows": self.rows, "tokens": self.tokens, "type": self.type.name, "hashes": hashes}
 
 
+class ColumnWriter:
+    """Writes one number for each row, each at least 0 and less than `below`."""
+
+    def __init__(self, folder: Path, name: str, below: int):
+        self.below, self.rows = below, 0
+        self._path = folder / f"{name}.values"
+        self._file = open(self._path, "wb")  # noqa: SIM115 (closed by __exit__)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, values: Sequence[int]) -> None:
+        self._file.write(np.asarray(values, _COLUMN).tobytes())
+        self.rows += len(values)
+
+    def described(self) -> dict[str, Any]:
+        """What `open_column` needs to know. All must be written."""
+        return {"rows": self.rows, "below": self.below, "hash": quick_hash(self._path)}
+
+
 def open_ragged(folder: Path, name: str, described: dict[str, Any]) -> Ragged:
     """The rows that a `RowWriter` wrote, if they are still whole."""
     rows, tokens, name_of_type = described["rows"], described["tokens"], described["type"]
@@ -134,18 +160,33 @@ def open_ragged(folder: Path, name: str, described: dict[str, Any]) -> Ragged:
     return ragged
 
 
+def open_column(folder: Path, name: str, described: Mapping[str, Any]) -> Array:
+    """The numbers that a `ColumnWriter` wrote, if they are still whole."""
+    rows, below = described["rows"], described["below"]
+    if type(rows) is not int or type(below) is not int:
+        raise ValueError(
+            f"{folder / name} can't have {quoted(rows)} numbers below {quoted(below)}; prepare the data anew"
+        )
+    values = _map(folder / f"{name}.values", _COLUMN, rows, described["hash"])
+    if rows and not 0 <= int(values.min()) <= int(values.max()) < below:
+        raise ValueError(f"{folder / name}.values is damaged: it has numbers outside 0 to {below - 1}; prepare it anew")
+    return values
+
+
 def open_examples(folder: Path, part: str, arrays: dict[str, Any]) -> Examples:
     """One part, from what its writers said of it."""
     sides = {
         side: open_ragged(folder, f"{part}.{side}", arrays[side]) for side in ("source", "target") if side in arrays
     }
-    examples = Examples(sides.get("source"), sides["target"], tuple(RowRange(*group) for group in arrays["groups"]))
-    for group in examples.groups:
+    columns = {name: open_column(folder, f"{part}.{name}", each) for name, each in arrays.get("columns", {}).items()}
+    groups = tuple(RowRange(*group) for group in arrays["groups"])
+    examples = Examples(sides.get("source"), sides["target"], groups, columns)
+    for group in groups:
         if type(group.rows) is not int or type(group.weight) not in (int, float) or not 0 < group.weight <= 1e6:
             raise ValueError(
                 f"{folder}: {quoted(group.rows)} rows can't come {quoted(group.weight)} times; prepare the data anew"
             )
-    rows = {len(side) for side in sides.values()} | {sum(group.rows for group in examples.groups)}
+    rows = {*map(len, sides.values()), *map(len, columns.values()), sum(group.rows for group in groups)}
     if len(rows) > 1:
         raise ValueError(f"{folder}: the sides of {part} differ in their rows ({rows}); prepare the data anew")
     return examples

@@ -70,7 +70,7 @@ def prepare(
                 index["arrays"][part], counts[part] = preparation.encode(part, counts[part], tokenizers, aside)
         found = preparation.references()
         index["references"] = len(found)
-        look_at = remarks(data, data_files(data, form), pairs=form.has_pairs)
+        look_at = [*preparation.remarks, *remarks(data, data_files(data, form), pairs=form.has_pairs)]
         index["report"] = Report(counts, getattr(data, form.limit), tuple(look_at)).json()
         index["hashes"], index["labels"] = hashes, list(preparation.labels)
         index["tokenizers"] = [tokenizer.fingerprint for tokenizer in tokenizers]

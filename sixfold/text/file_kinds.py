@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import shlex
 import zlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from sixfold.config.schema import Data
@@ -34,16 +34,16 @@ ar bg ca cs da de el en es et fa fi fr he hi hr hu id is it ja ko lt lv nl no pl
 """  # what columns are called, in lower case
 
 
-def refuse_unread(name: str, key: str) -> None:
-    """Raise a ValueError if this is a file of a kind that training can't read."""
-    ending, path = _ending(name), Path(name).expanduser()
-    if ending in _UNREAD and path.is_file():
+def refuse_unread(name: str, key: str, also: Collection[str] = ()) -> None:
+    """Raise a ValueError if this is a file of a kind that training can't read. `also` are endings that can be read."""
+    ending, path = file_ending(name), Path(name).expanduser()
+    if ending in _UNREAD and ending not in also and path.is_file():
         raise ValueError(f"{key}: {name} {_filled(_UNREAD[ending], name)}")
 
 
 def refuse_records(path: Path) -> None:
     """Raise a ValueError if the name says that lines of this file are more than a text each."""
-    if (ending := _ending(path.name)) in _NOT_LINES:
+    if (ending := file_ending(path.name)) in _NOT_LINES:
         raise ValueError(
             f"each line that is read must be a text, but {path} holds {_filled(_NOT_LINES[ending], str(path))}"
         )
@@ -68,7 +68,7 @@ def remarks(data: Data, files: Iterable[Path], *, pairs: bool) -> list[str]:
             found.append(
                 f"note: {path} has Windows line ends (\\r\\n); the \\r is part of the line end, not of the text"
             )
-        if pairs and _ending(path.name) == ".tsv":
+        if pairs and file_ending(path.name) == ".tsv":
             found += _header(path, line, data)
     return found
 
@@ -97,7 +97,8 @@ def _first_line(path: Path) -> bytes:
         return b""
 
 
-def _ending(name: str) -> str:
+def file_ending(name: str) -> str:
+    """ ".csv" for both x.csv and X.CSV.gz."""
     return Path(name.lower().removesuffix(".gz")).suffix
 
 

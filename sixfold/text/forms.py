@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sixfold.config.schema import Data
+from sixfold.text.labelled import LabelledText, label_references
 from sixfold.text.preparation import (
     ParallelText,
     PlainText,
@@ -16,6 +17,7 @@ from sixfold.text.preparation import (
     is_empty,
 )
 from sixfold.text.sources import Source, Split, pair_sources, text_sources
+from sixfold.text.tables import table_sources
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class TextForm:
     limit: str  # the key of `data` that bounds a row: "max_length" or "context"
     ends: int = 0  # tokens more than that which a row can have: EOS
     has_pairs: bool = False
+    has_labels: bool = False
 
 
 def pair_references(data: Data, part: Split) -> list[Reference]:
@@ -48,4 +51,7 @@ def no_references(data: Data, part: Split) -> list[Reference]:
 
 
 PAIRS = TextForm("pairs", pair_sources, ParallelText, pair_references, limit="max_length", ends=1, has_pairs=True)
+LABELLED_TEXT = TextForm(
+    "texts with labels", table_sources, LabelledText, label_references, limit="max_length", has_labels=True
+)
 PLAIN_TEXT = TextForm("plain text", text_sources, PlainText, no_references, limit="context")

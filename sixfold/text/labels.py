@@ -3,30 +3,49 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from sixfold.core.quote import quoted
 from sixfold.disk.atomic import write_text
+from sixfold.disk.hashes import is_intact, sealed
 from sixfold.disk.reading import read_json
 
-FILE = "labels.json"
+LABELS = "labels.json"
+FORMAT = "sixfold-labels-1"
 
 
-def save_labels(labels: Sequence[str], directory: Path) -> None:
-    write_text(directory / FILE, json.dumps(list(labels), indent=2, ensure_ascii=False) + "\n")
+def checked_labels(labels: Any) -> list[str]:
+    """The labels of a model, if they can be: at least two different texts."""
+    if not isinstance(labels, Sequence) or isinstance(labels, str):
+        raise ValueError(f"labels are a list of texts, got {quoted(labels)}")
+    if not all(isinstance(label, str) and label for label in labels):
+        raise ValueError(f"each label is a text that is not empty, got {quoted(labels)}")
+    if len(labels) < 2 or len({*labels}) != len(labels):
+        raise ValueError(f"there are at least two labels, which differ, got {quoted(labels)}")
+    return [*labels]
 
 
-def load_labels(directory: Path) -> tuple[str, ...]:
-    """The labels of a run or model directory; none if it has none."""
-    path = directory / FILE
-    if not path.exists():
-        return ()
+def write_labels(directory: Path, labels: Sequence[str]) -> None:
+    """Write the labels of a model, in their order, in one move."""
+    path = directory / LABELS
+    record = sealed({"format": FORMAT, "labels": checked_labels(labels)})
+    write_text(path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_labels(directory: Path) -> list[str]:
+    """The labels that `write_labels` wrote."""
+    path = directory / LABELS
     try:
-        found = read_json(path)
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
-    if not isinstance(found, list) or not all(isinstance(label, str) and label for label in found):
-        raise ValueError(f"{path} must hold the names of the classes, a list of texts")
-    if len(set(found)) < len(found):
-        raise ValueError(f"{path} names a class twice")
-    return tuple(found)
+        record = read_json(path)
+        found = record.get("format") if isinstance(record, Mapping) else None
+        if found != FORMAT:
+            raise ValueError(f"it has format {quoted(found)}; this version of sixfold reads {FORMAT!r}")
+        if not is_intact(record):
+            raise ValueError("it is not as it was written")
+        return checked_labels(record.get("labels"))
+    except FileNotFoundError:
+        raise ValueError(f"there is no {path}, where the names of the labels are kept") from None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} can't be read, or is damaged: {error}") from None

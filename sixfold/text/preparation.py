@@ -42,6 +42,7 @@ class Preparation(Protocol):
 
     files: HashedFiles
     labels: tuple[str, ...]  # of the classes, after the first pass; none where texts have no labels
+    remarks: Sequence[str]  # what people should look at
 
     def __init__(self, data: Data, progress: ProgressCallback): ...
 
@@ -85,6 +86,7 @@ class ParallelText:
     """Sources and targets."""
 
     labels: tuple[str, ...] = ()
+    remarks: Sequence[str] = ()
 
     def __init__(self, data: Data, progress: ProgressCallback):
         self.data, self.progress = data, progress
@@ -183,6 +185,7 @@ class PlainText:
     """The text of a language model."""
 
     labels: tuple[str, ...] = ()
+    remarks: Sequence[str] = ()
 
     def __init__(self, data: Data, progress: ProgressCallback):
         if not isinstance(data.tokenizer, str) or isinstance(data.vocabulary, schema.Vocabularies):

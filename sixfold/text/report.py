@@ -27,9 +27,9 @@ def count_outliers(source: Array, target: Array) -> int:
 class PartReport:
     """Counts of one part. None: does not apply, or was not looked at."""
 
-    lines: int  # pairs, or the lines or documents of a language model
+    lines: int  # pairs, rows of a table, or the lines or documents of a language model
     documents: int | None = None  # of a language model
-    empty: int = 0  # pairs with an empty side, or empty documents: dropped
+    empty: int = 0  # pairs with an empty side, rows without a text, or empty documents: dropped
     duplicates: int = 0  # lines that came before in this part
     in_training: int | None = None  # sources, or lines, that also occur in training
     over_long: int | None = None  # pairs with too many tokens: dropped
@@ -37,6 +37,9 @@ class PartReport:
     outliers: int | None = None  # of them, with unlikely lengths
     source_tokens: int | None = None
     target_tokens: int | None = None
+    classes: int | None = None  # different labels, where texts are classified
+    two_labels: int | None = None  # texts that occur with more than one label
+    cut: int | None = None  # texts with too many tokens: cut to the limit
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,7 @@ class Report:
         """For people."""
         out: list[str] = []
         for name, part in self.parts.items():
-            describe = _describe_pairs if part.documents is None else _describe_text
-            first, *rest = describe(part, self.limit)
+            first, *rest = _describe(part, self.limit)
             out += [f"{name}: {first}", *(f"{' ' * len(name)}  {line}" for line in rest)]
         return [*out, *self.remarks]
 
@@ -65,6 +67,26 @@ class Report:
     def from_json(cls, tree: Mapping[str, Any]) -> Report:
         parts = {name: PartReport(**part) for name, part in tree["parts"].items()}
         return cls(parts, tree["limit"], tuple(tree.get("remarks", ())))
+
+
+def _describe(part: PartReport, limit: int) -> list[str]:
+    if part.classes is not None:
+        return _describe_labelled(part, limit)
+    return _describe_pairs(part, limit) if part.documents is None else _describe_text(part, limit)
+
+
+def _describe_labelled(part: PartReport, limit: int) -> list[str]:
+    first = f"{_count(part.lines, 'text')} with {_count(part.classes or 0, 'label')}; dropped: {part.empty:,} empty"
+    second = f"kept, but look at them: {_count(part.duplicates, 'duplicate')}"
+    if part.rows is not None:
+        first += f"; left: {part.rows:,} with {part.target_tokens or 0:,} tokens"
+    if part.cut is not None:
+        first += f", {part.cut:,} of them cut to {limit:,} tokens"
+    if part.two_labels is not None:
+        second += f", {part.two_labels:,} with more than one label"
+    if part.in_training is not None:
+        second += f", {part.in_training:,} that training has too"
+    return [first, second]
 
 
 def _describe_pairs(part: PartReport, limit: int) -> list[str]:

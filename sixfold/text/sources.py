@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from sixfold.config.schema import EMBEDDED, Data, Files
+from sixfold.core.names import unknown
 from sixfold.disk.hashes import file_hash
 from sixfold.text import lines
 from sixfold.text.file_kinds import refuse_unread
@@ -49,16 +50,16 @@ class Source(Generic[T]):
 
 def pair_sources(data: Data, part: Split) -> list[Source[Pair]]:
     """The items of one part for a model that reads a source and writes a target. Empty if there is no such part."""
-    return [_pair_source(data, item, f"data.{part}") for item in _items(data, part)]
+    return [_pair_source(data, item, f"data.{part}") for item in corpus_items(data, part)]
 
 
 def text_sources(data: Data, part: Split) -> list[Source[Stretch]]:
     """The same for a language model."""
-    return [_text_source(data, item, f"data.{part}") for item in _items(data, part)]
+    return [_text_source(data, item, f"data.{part}") for item in corpus_items(data, part)]
 
 
-def _items(data: Data, part: Split) -> list[Files]:
-    """One form for all the ways to say it."""
+def corpus_items(data: Data, part: Split, also: Collection[str] = ()) -> list[Files]:
+    """One form for all the ways to say it. `also` are endings of files that the caller reads beside the usual ones."""
     corpus = getattr(data, part)
     if corpus is None:
         return []
@@ -74,7 +75,7 @@ def _items(data: Data, part: Split) -> list[Files]:
             given = item.model_dump(exclude_none=True, exclude={"weight"})
             raise ValueError(f"data.{part}: give {{path: FILE}} or {{source: FILE, target: FILE}}, got {given}")
         for name in (item.path, item.source, item.target):
-            refuse_unread(name or "", f"data.{part}")
+            refuse_unread(name or "", f"data.{part}", also)
     return items
 
 
@@ -218,20 +219,33 @@ def _read_records(path: Path, fields: list[str], opener: Opener) -> Iterator[lis
         if not line.strip():
             yield [""] * len(fields)
             continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path}, line {number}: this is not JSON ({error})") from None
-        yield [_field(record, field, f"{path}, line {number}") for field in fields]
+        where = f"{path}, line {number}"
+        record = parse_record(line, where, fields[0])
+        yield [text_field(record, field, where) for field in fields]
 
 
-def _field(record: Any, field: str, where: str) -> str:
+def parse_record(line: str, where: str, example: str) -> dict[str, Any]:
+    """The object that a line of a .jsonl holds; `example` is a field that it may have."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: this is not JSON ({error})") from None
     if not isinstance(record, dict):
-        raise ValueError(f'{where}: expected an object such as {{"{field}": "…"}}, got {type(record).__name__}')
+        raise ValueError(f'{where}: expected an object such as {{"{example}": "…"}}, got {type(record).__name__}')
+    return record
+
+
+def need_field(record: Mapping[str, Any], field: str, where: str) -> Any:
+    """What a field of a record holds."""
     if field not in record:
-        names = ", ".join(record) or "none"
-        raise ValueError(f"{where}: there is no field {field!r}; there are {names} (see data.source, data.target)")
-    text = record[field]
+        missing = unknown("field", field, record) if record else f"there is no field {field!r}, nor any other"
+        raise ValueError(f"{where}: {missing} (see data.source, data.target)")
+    return record[field]
+
+
+def text_field(record: Mapping[str, Any], field: str, where: str) -> str:
+    """The text that a field of a record holds."""
+    text = need_field(record, field, where)
     if not isinstance(text, str):
         raise ValueError(f"{where}: field {field!r} must hold a text, got {type(text).__name__}")
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):

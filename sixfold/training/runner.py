@@ -21,7 +21,7 @@ from sixfold.runs.run import Run, as_text
 from sixfold.tasks.task import settled, task_of
 from sixfold.text.corpus import Prepared, copy_prepared, data_files, data_hashes, open_prepared
 from sixfold.text.corpus import prepare as prepare_text
-from sixfold.text.labels import save_labels
+from sixfold.text.labels import write_labels
 from sixfold.text.preparation import ProgressCallback
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.training import checkpoint
@@ -96,7 +96,7 @@ def train(
             made = _prepare(run.draft, config, display, tokenizers, prepared)
             made.tokenizers.save(run.draft.directory)
             if made.labels:
-                save_labels(made.labels, run.draft.directory)
+                write_labels(run.draft.directory, made.labels)
         opened = _open(run.draft, processes)
         config = config.with_classes(len(opened.labels))
         model = build_model(config, opened, processes)

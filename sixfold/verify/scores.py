@@ -44,7 +44,7 @@ def score(subject: VerifiedRun) -> Measured:
         raise NotApplicable(f"it was validated by its {name}")
     labels = subject.prepared.labels  # whose references are those of the validation
     found = own_references(subject.run, subject.config, task, tokenizers, "valid")
-    user = task.user(subject.model, tokenizers, subject.config.decoding, labels=labels)
+    user = task.user(subject.model, tokenizers, subject.config.decoding, labels=labels, data=subject.config.data)
     texts = task.answers(user, [each.source for each in found], lambda: False)
     now = METRICS[name].score(texts, [each.targets for each in found])
     apart = max(abs(float(best[key]) - value) for key, value in now.items())

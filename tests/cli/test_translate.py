@@ -1,7 +1,6 @@
 """`sixfold translate` and `sixfold generate`, as a person or a script uses them."""
 
 import gzip
-import io
 import json
 import os
 import re
@@ -18,15 +17,7 @@ from sixfold.cli import decoding_verbs, main
 from sixfold.decoding import workers
 from sixfold.decoding.translator import Translator
 from tests.support import runs
-
-
-class Stdin(io.TextIOWrapper):
-    def __init__(self, data, terminal=False):
-        super().__init__(io.BytesIO(data), encoding="utf-8")
-        self.terminal = terminal
-
-    def isatty(self):
-        return self.terminal
+from tests.support.standard_input import Stdin
 
 
 @pytest.fixture(scope="module")

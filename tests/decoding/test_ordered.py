@@ -12,6 +12,8 @@ from sixfold.decoding.records import Translation
 class Echo:
     """A task that says what it read. Of those that it does side by side, the shortest are done first."""
 
+    empty = Translation()
+
     def __init__(self, together=3):
         self.together, self.begun = together, []
 

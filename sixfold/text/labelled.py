@@ -1,0 +1,289 @@
+"""From tables of texts and labels to arrays, beside `sixfold.text.preparation`: check, train the tokenizer, tokenise.
+
+    train.target.ids, .offsets   the tokens of each text
+    train.label.values           for each text the index of its label in `labels`
+
+Each file is read twice: to check it and train the tokenizer, and to tokenise it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sixfold.config.schema import Data, Vocabularies
+from sixfold.core.names import nearest
+from sixfold.core.quote import quoted
+from sixfold.text.arrays import Array, ColumnWriter, RowRange, RowWriter
+from sixfold.text.hashed_files import HashedFiles
+from sixfold.text.labels import checked_labels
+from sixfold.text.preparation import PARTS, ProgressCallback, Reference, finish_training
+from sixfold.text.report import PartReport
+from sixfold.text.sources import Source, Split
+from sixfold.text.tables import Row, described_columns, table_sources
+from sixfold.text.tokenizer import Tokenizer, Tokenizers
+from sixfold.text.vocabulary import TokenizerTrainer
+
+_CHUNK = 256  # rows that are tokenised at once; each may have megabytes
+_SUSPICIOUS = 10  # rows from which on no table has a label of its own for each
+_SHOWN = 5  # examples of what people should look at
+_LISTED = 20  # labels that a message lists
+
+
+class LabelledText:
+    """Texts and their labels. `labels` are those of a model that exists; by default they are found in training.
+
+    After `check`, `labels` has them in order, and `remarks` what people should know of the tables.
+    """
+
+    def __init__(self, data: Data, progress: ProgressCallback, labels: Sequence[str] | None = None):
+        if not isinstance(data.tokenizer, str) or isinstance(data.vocabulary, Vocabularies):
+            raise ValueError("texts with labels have one tokenizer: give one data.tokenizer and one data.vocabulary")
+        self.kind, self.size = data.tokenizer, data.vocabulary
+        self.data, self.progress = data, progress
+        self.sources = {part: found for part in PARTS if (found := table_sources(data, part))}
+        self.labels: tuple[str, ...] = () if labels is None else tuple(checked_labels(labels))
+        self.remarks: Sequence[str] = ()
+        self.files = HashedFiles()
+        self._references: list[Reference] = []
+
+    def check(self, tokenizers: Tokenizers | None = None) -> tuple[dict[str, PartReport], Tokenizers]:
+        """Read all there is. → what is known without tokens, and the tokenizers"""
+        trainers = [] if tokenizers else [TokenizerTrainer(self.kind, self.size)]
+        counts = self._check_parts(trainers)
+        return counts, tokenizers or finish_training(trainers, self.progress)
+
+    def _check_parts(self, trainers: Sequence[TokenizerTrainer]) -> dict[str, PartReport]:
+        self.remarks = self._where_columns_are()
+        counts: dict[str, PartReport] = {}
+        training: _SeenRows | None = None
+        for part in self.sources:
+            seen = self._check_part(part, trainers if part == "train" else [])
+            counts[part] = PartReport(
+                lines=seen.rows + seen.empty,
+                empty=seen.empty,
+                duplicates=seen.duplicates(),
+                in_training=None if training is None else seen.also_in(training),
+                classes=len(seen.labels),
+                two_labels=seen.two_labels(),
+            )
+            training = training or seen
+            self.remarks = [*self.remarks, *_remarks(part, seen)]
+        return counts
+
+    def _where_columns_are(self) -> list[str]:
+        """For each way in which they were worked out, the files."""
+        by_way: dict[str, list[Path]] = {}
+        for path in dict.fromkeys(path for part in self.sources.values() for source in part for path in source.files):
+            by_way.setdefault(described_columns(path, self.data.source, self.data.target), []).append(path)
+        by_way.pop("", None)
+        return [f"note: {_several(paths)}: {way}" for way, paths in by_way.items()]
+
+    def _check_part(self, part: Split, trainers: Sequence[TokenizerTrainer]) -> _SeenRows:
+        seen = _SeenRows()
+        index = _index_of(self.labels)
+        for source in self.sources[part]:
+            seen.begin_file(_path(source))
+            for chunk in _chunks(source.read(self.files.open)):
+                rows = _with_text(chunk)
+                if index:
+                    _classes(rows, index, _path(source))
+                seen.update(rows)
+                seen.empty += len(chunk) - len(rows)
+                for trainer in trainers:
+                    trainer.update(row.text for row in rows)
+                self.progress(f"checking {part}", seen.rows + seen.empty, None)
+        if not seen.rows:
+            raise ValueError(f"data.{part}: each of {seen.empty:,} rows has an empty text: {self._names(part)}")
+        if part == "train":
+            self._find_labels(seen)
+        return seen
+
+    def _find_labels(self, seen: _SeenRows) -> None:
+        """Those of training, by name, in sorted order."""
+        if len(seen.labels) == 1:
+            (only,) = seen.labels
+            raise ValueError(
+                f"data.train: each of {seen.rows:,} texts has the label {quoted(only)}, and there is nothing to learn "
+                f"from a single class: {self._names('train')}"
+            )
+        if len(seen.labels) == seen.rows >= _SUSPICIOUS:
+            raise ValueError(
+                f"data.train: each of {seen.rows:,} texts has a label of its own, such as {quoted(seen.label(0))}; is "
+                f"this the right column? data.source names the text, data.target the label: {self._names('train')}"
+            )
+        self.labels = self.labels or tuple(sorted(seen.labels))
+
+    def references(self) -> list[Reference]:
+        """Each text of the validation with its label; equal texts are not joined, as each row counts."""
+        return self._references
+
+    def encode(
+        self, part: Split, counts: PartReport, tokenizers: Tokenizers, folder: Path
+    ) -> tuple[dict[str, Any], PartReport]:
+        """Write one part. → what `open_examples` needs, and the report with all counts"""
+        tokenizer, index, groups, cut, done = tokenizers.source, _index_of(self.labels), [], 0, 0
+        with (
+            RowWriter(folder, f"{part}.target", len(tokenizer)) as texts,
+            ColumnWriter(folder, f"{part}.label", len(self.labels)) as classes,
+        ):
+            for source in self.sources[part]:
+                before = texts.rows
+                for chunk in _chunks(source.read(self.files.open)):
+                    rows = _with_text(chunk)
+                    if part == "valid":
+                        self._references += [Reference(row.text, (row.label,)) for row in rows]
+                    classes.write(_classes(rows, index, _path(source)))
+                    cut += self._encode_texts([row.text for row in rows], tokenizer, texts)
+                    done += len(chunk)
+                    self.progress(f"tokenising {part}", done, counts.lines)
+                groups.append(RowRange(texts.rows - before, source.weight))
+        arrays = {"target": texts.described(), "columns": {"label": classes.described()}, "groups": groups}
+        return arrays, replace(counts, empty=done - texts.rows, cut=cut, rows=texts.rows, target_tokens=texts.tokens)
+
+    def _encode_texts(self, texts: Sequence[str], tokenizer: Tokenizer, writer: RowWriter) -> int:
+        """→ how many were too long, and are cut"""
+        rows, most = tokenizer.encode_batch(texts), self.data.max_length
+        writer.write([row[:most] for row in rows])
+        return sum(len(row) > most for row in rows)
+
+    def _names(self, part: Split) -> str:
+        return "; ".join(source.name for source in self.sources[part])
+
+
+def _with_text(rows: Iterable[Row]) -> list[Row]:
+    """Nothing but white space is no text."""
+    return [row for row in rows if row.text.strip()]
+
+
+def _chunks(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    while chunk := [*islice(rows, _CHUNK)]:
+        yield chunk
+
+
+def _path(source: Source[Row]) -> Path:
+    (path,) = source.files
+    return path
+
+
+def _several(paths: Sequence[Path]) -> str:
+    return f"{paths[0]}{f' and {len(paths) - 1} more' if len(paths) > 1 else ''}"
+
+
+def _index_of(labels: Sequence[str]) -> dict[str, int]:
+    return {label: index for index, label in enumerate(labels)}
+
+
+def _classes(rows: Sequence[Row], index: Mapping[str, int], path: Path) -> list[int]:
+    """The index of each row's label. One that is not known is an error that names the line."""
+    for row in rows:
+        if row.label not in index:
+            near = nearest(row.label, index)
+            hint = "" if near is None else f"did you mean {quoted(near)}? "
+            raise ValueError(
+                f"{path}, line {row.line}: the label {quoted(row.label)} is not in training; {hint}there are "
+                f"{_listed([*index])}"
+            )
+    return [index[row.label] for row in rows]
+
+
+def _listed(labels: Sequence[str]) -> str:
+    more = len(labels) - _LISTED
+    return ", ".join(map(quoted, labels[:_LISTED])) + (f" and {more:,} more" if more > 0 else "")
+
+
+# What is remembered of the rows --------------------------------------------------------------------------------------
+
+
+class _SeenRows:
+    """The rows of one part: their texts by 64 bits each, their labels, and where they stand; 20 bytes for each row."""
+
+    def __init__(self) -> None:
+        self.labels: dict[str, int] = {}  # numbered as they came
+        self.empty = 0  # rows without a text, of which nothing is remembered
+        self._texts, self._labels, self._lines = array("q"), array("i"), array("q")
+        self._files: list[Path] = []
+        self._starts: list[int] = []  # the first row of each file
+
+    @property
+    def rows(self) -> int:
+        return len(self._texts)
+
+    def begin_file(self, path: Path) -> None:
+        self._files.append(path)
+        self._starts.append(self.rows)
+
+    def update(self, rows: Iterable[Row]) -> None:
+        for text, label, line in rows:
+            self._texts.append(hash(text))
+            self._labels.append(self.labels.setdefault(label, len(self.labels)))
+            self._lines.append(line)
+
+    def where(self, row: int) -> str:
+        return f"{self._files[bisect_right(self._starts, row) - 1]}, line {self._lines[row]}"
+
+    def label(self, row: int) -> str:
+        return [*self.labels][self._labels[row]]
+
+    def also_in(self, other: _SeenRows) -> int:
+        """How many texts the other has, too."""
+        return int(np.isin(np.array(self._texts), np.unique(np.array(other._texts))).sum())
+
+    def duplicates(self) -> int:
+        """Rows whose text and label had come before."""
+        _, same_text, same_label = self._neighbours()
+        return int((same_text & same_label).sum())
+
+    def two_labels(self) -> int:
+        """Texts that have more than one label."""
+        order, same_text, same_label = self._neighbours()
+        return len(np.unique(np.array(self._texts)[order[1:][same_text & ~same_label]]))
+
+    def contradictions(self, most: int) -> list[tuple[int, int]]:
+        """Pairs of rows with one text and two labels, those that end first."""
+        order, same_text, same_label = self._neighbours()
+        at = np.flatnonzero(same_text & ~same_label)
+        pairs = sorted((sorted((int(order[i]), int(order[i + 1]))) for i in at), key=lambda pair: pair[1])
+        return [(first, second) for first, second in pairs[:most]]
+
+    def single(self) -> list[int]:
+        """The only row of each label that has one."""
+        labels = np.array(self._labels)
+        rare = np.flatnonzero(np.bincount(labels) == 1)
+        return np.flatnonzero(np.isin(labels, rare)).tolist()
+
+    def _neighbours(self) -> tuple[Array, Array, Array]:
+        """Rows by text and then by label, and whether each but the first has the text, and the label, of the last."""
+        texts, labels = np.array(self._texts), np.array(self._labels)
+        order = np.lexsort((labels, texts))
+        same = [each[order][1:] == each[order][:-1] for each in (texts, labels)]
+        return order, same[0], same[1]
+
+
+def _remarks(part: Split, seen: _SeenRows) -> list[str]:
+    """What people should look at."""
+    found = []
+    if pairs := seen.contradictions(1):
+        ((first, second),) = pairs
+        found.append(
+            f"warning: data.{part}: {seen.two_labels():,} texts occur with more than one label, such as "
+            f"{seen.where(first)} ({quoted(seen.label(first))}) and {seen.where(second)} ({quoted(seen.label(second))})"
+        )
+    if part == "train" and (rows := seen.single()):
+        shown = "; ".join(f"{quoted(seen.label(row))} in {seen.where(row)}" for row in rows[:_SHOWN])
+        more = f"; and {len(rows) - _SHOWN:,} more" if len(rows) > _SHOWN else ""
+        found.append(f"warning: of {len(rows):,} labels there is a single example: {shown}{more}")
+    return found
+
+
+def label_references(data: Data, part: Split) -> list[Reference]:
+    """Each text of a part with its label, to score against: those that `encode` writes, in the same order."""
+    rows = (row for source in table_sources(data, part) for row in _with_text(source.read()))
+    return [Reference(row.text, (row.label,)) for row in rows]
