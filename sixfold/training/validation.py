@@ -139,4 +139,6 @@ class Validation:
     def _user(self, model: Model) -> Any:
         assert self.task.user is not None
         prepared = self.prepared
-        return self.task.user(model, prepared.tokenizers, self.config.decoding, labels=prepared.labels, data=self.config.data)
+        return self.task.user(
+            model, prepared.tokenizers, self.config.decoding, labels=prepared.labels, data=self.config.data
+        )
