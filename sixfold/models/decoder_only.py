@@ -23,6 +23,7 @@ class DecoderOnly(Model):
     """Goes on with a text: a language model."""
 
     kind = "decoder_only"
+    depth = ("decoder_layers",)
 
     def __init__(self, spec: Spec):
         super().__init__(spec)

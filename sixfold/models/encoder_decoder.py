@@ -23,6 +23,7 @@ class EncoderDecoder(Model):
     """Reads one text and writes another: translation, summaries, spelling to sound."""
 
     kind = "encoder_decoder"
+    depth = ("encoder_layers", "decoder_layers")
 
     def __init__(self, spec: Spec):
         super().__init__(spec)

@@ -25,6 +25,7 @@ class EncoderOnly(Model):
     """Understands a text: predicts masked words, or with `classes` says which class the whole is of."""
 
     kind = "encoder_only"
+    depth = ("encoder_layers",)
 
     def __init__(self, spec: Spec):
         super().__init__(spec)

@@ -38,6 +38,7 @@ class Model(nn.Module):
     """What the three have in common: tables, a head, and what a trainer asks for."""
 
     kind: ClassVar[str]
+    depth: ClassVar[tuple[str, ...]]  # the sizes that say how many layers each of its stacks has
     assembly: Assembly  # how it was made
     head: Any
 
