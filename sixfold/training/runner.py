@@ -14,7 +14,6 @@ from typing import Any
 from sixfold.config.schema import Config
 from sixfold.core.device import be_deterministic
 from sixfold.disk.atomic import sweep
-from sixfold.runs import model_files
 from sixfold.runs.run import Run, as_text
 from sixfold.text.corpus import Prepared, data_files, data_hashes, open_prepared, prepare
 from sixfold.text.tokenizer import Tokenizers
@@ -31,6 +30,7 @@ from sixfold.training.resume_checks import (
     read_notes,
     surroundings,
 )
+from sixfold.training.start_from import take, tell_inherited
 from sixfold.training.trainer import Trainer
 from sixfold.training.what_next import to_resume
 
@@ -55,14 +55,16 @@ def train(
     start_from: Path | None = None,
     display: Display | None = None,
 ) -> Outcome:
-    """Train a model from the beginning. With `start_from`, its beginning is a trained run's model and tokenizer.
+    """Train a model from the beginning. With `start_from`, it begins with what fits of a trained run's model.
 
     All is made ready aside: a run that is overwritten goes when the new one is on disk, and not before.
     """
-    run = Run(out)
+    run, given = Run(out), config
     with said_once():
         config, before = _check(run, config, start_from)
     with _at_work(run, config, display) as (processes, display):
+        if before is not None:
+            tell_inherited(given, config, before, display)
         if processes.first:
             if run.proved() and not overwrite:
                 raise ValueError(f"{out} holds a run; go on with --resume {out}, or say --overwrite to begin anew")
@@ -72,10 +74,9 @@ def train(
         prepared = _open(run.draft, processes)
         config = _resolve(run.draft, config, prepared, processes, display)
         trainer = Trainer(run.draft, config, prepared, processes, display)
-        if before is not None:
-            checkpoint.load_weights(trainer.model, model_files.load(before.directory).state_dict())
+        origin = {} if before is None else take(trainer.model, config, before, display)
         trainer.validation.rehearse(trainer.candidate)
-        _begin(run, trainer, prepared, before)
+        _begin(run, trainer, prepared, origin)
         return _go(trainer)
 
 
@@ -201,13 +202,12 @@ def _resolve(run: Run, config: Config, prepared: Prepared, processes: Processes,
     return config.with_steps(steps)
 
 
-def _begin(run: Run, trainer: Trainer, prepared: Prepared, before: Run | None) -> None:
+def _begin(run: Run, trainer: Trainer, prepared: Prepared, origin: Mapping[str, Any]) -> None:
     """Save the first step beside all else that is ready; then take the place of what was there, in one move."""
     trainer.save()
     if trainer.processes.first:
-        about: dict[str, Any] = {"hashes": prepared.hashes, "report": prepared.report.json()}
-        origin = {} if before is None else {"from": as_text(os.path.realpath(before.directory))}
-        run.draft.begin(trainer.config, {**about, **origin})
+        about = {"hashes": prepared.hashes, "report": prepared.report.json(), **origin}
+        run.draft.begin(trainer.config, about)
         run.replace_by_draft()
     trainer.processes.wait()
     trainer.move(run)
