@@ -34,7 +34,9 @@ def train(
     ] = None,
     start_from: Annotated[
         Path | None,
-        typer.Option("--from", metavar="RUN", help="Begin with the model and the tokenizer of a trained run."),
+        typer.Option(
+            "--from", metavar="RUN", help="Begin with a trained run: its tokenizer, settings, and weights that fit."
+        ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that is there.")] = False,
     allow_changed_data: Annotated[
@@ -64,13 +66,24 @@ def train(
             outcome = _resume(resume, settings, allow_changed_data)
         else:
             not_with("a new run", {"--allow-changed-data"} if allow_changed_data else set())
-            recipe = "pronounce" if recipe is None and "data.train" not in settings else recipe
-            config = read_config(recipe, settings).with_modifications(modify or [])
+            if recipe is None and start_from is None and "data.train" not in settings:
+                recipe = "pronounce"
+            config = _modified(read_config(recipe, settings), modify or [], start_from)
             out = out or Path("runs", Path(recipe or "transformer").stem)
             outcome = _train(config, out, overwrite, start_from)
     _say_what_next(outcome)
     if not outcome.finished:
         raise typer.Exit(1 if outcome.signal is None else 128 + outcome.signal)
+
+
+def _modified(config: Config, modify: list[str], start_from: Path | None) -> Config:
+    """--modify adds to the recipe's modifications; where it has none, to those of the run to begin with."""
+    if start_from is None:
+        return config.with_modifications(modify)
+    from sixfold.runs.run import Run
+    from sixfold.training.start_from import add_modifications
+
+    return add_modifications(config, modify, Run(start_from))
 
 
 def _train(config: Config, out: Path, overwrite: bool, start_from: Path | None) -> Outcome:

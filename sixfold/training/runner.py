@@ -16,7 +16,6 @@ from sixfold.config.schema import Config
 from sixfold.core.device import be_deterministic, left_as_it_was
 from sixfold.disk.atomic import sweep
 from sixfold.models.model import Model
-from sixfold.runs import model_files
 from sixfold.runs.run import Run, as_text
 from sixfold.tasks.task import settled, task_of
 from sixfold.text.corpus import Prepared, copy_prepared, data_files, data_hashes, open_prepared
@@ -40,6 +39,7 @@ from sixfold.training.resume_checks import (
     read_notes,
     surroundings,
 )
+from sixfold.training.start_from import take, tell_inherited
 from sixfold.training.trainer import Trainer
 from sixfold.training.what_next import to_resume
 
@@ -78,16 +78,18 @@ def train(
     prepared: Prepared | None = None,
     observers: Sequence[Observer] = (),
 ) -> Outcome:
-    """Train a model from the beginning. With `start_from`, its beginning is a trained run's model and tokenizer.
+    """Train a model from the beginning. With `start_from`, it begins with what fits of a trained run's model.
 
     All is made ready aside: a run that is overwritten goes when the new one is on disk, and not before. With
     `prepared`, which `sixfold.prepare` made for the same section `data`, no text is read. `observers` hear of steps and
     validations. It may be called often in one process: torch's random generators and settings are left as they were.
     """
-    run = Run(out)
+    run, given = Run(out), config
     with said_once():
         config, before = _check(run, config, start_from)
     with _at_work(run, config, display) as (processes, display):
+        if before is not None:
+            tell_inherited(given, config, before, display)
         if processes.first:
             if run.proved() and not overwrite:
                 raise ValueError(f"{out} holds a run; go on with --resume {out}, or say --overwrite to begin anew")
@@ -100,22 +102,12 @@ def train(
         opened = _open(run.draft, processes)
         config = config.with_classes(len(opened.labels))
         model = build_model(config, opened, processes)
-        if before is not None:
-            checkpoint.load_weights(model, model_files.load(before.directory).state_dict())
+        origin = {} if before is None else take(model, config, before, display)
         config = _resolve(run.draft, config, opened, processes, display, model)
-        log = Log(run)
-        trainer = make_trainer(
-            run.draft,
-            config,
-            opened,
-            processes,
-            model=model,
-            log=log,
-            display=display,
-            observers=[Board(run), *observers],
-        )
+        told: dict[str, Any] = {"log": Log(run), "display": display, "observers": [Board(run), *observers]}
+        trainer = make_trainer(run.draft, config, opened, processes, model=model, **told)
         trainer.validation.rehearse(trainer.store.candidate)
-        _begin(run, trainer, config, opened, before)
+        _begin(run, trainer, config, opened, origin)
         return _go(trainer, display)
 
 
@@ -124,7 +116,7 @@ def _check(run: Run, config: Config, start_from: Path | None) -> tuple[Config, R
     before = None if start_from is None else Run(start_from).need()
     if before is not None and os.path.realpath(before.directory) == os.path.realpath(run.directory):
         raise ValueError(f"--from {start_from} is the directory to write to, and can't be both; give another --out")
-    config = check(settled(config), before).with_whole_paths()
+    config = check(config, before).with_whole_paths()
     run.need_room()
     return config, before
 
@@ -250,13 +242,11 @@ def _resolve(
     return config.with_steps(steps)
 
 
-def _begin(run: Run, trainer: Trainer, config: Config, prepared: Prepared, before: Run | None) -> None:
+def _begin(run: Run, trainer: Trainer, config: Config, prepared: Prepared, origin: Mapping[str, Any]) -> None:
     """Save the first step beside all else that is ready; then take the place of what was there, in one move."""
     trainer.save()
     if trainer.processes.first:
-        about: dict[str, Any] = {"hashes": prepared.hashes, "report": prepared.report.json()}
-        origin = {} if before is None else {"from": as_text(os.path.realpath(before.directory))}
-        run.draft.begin(config, {**about, **origin})
+        run.draft.begin(config, {"hashes": prepared.hashes, "report": prepared.report.json(), **origin})
         run.replace_by_draft()
     trainer.processes.wait()
     trainer.store.move(run)

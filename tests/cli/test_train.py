@@ -98,6 +98,49 @@ def test_a_run_from_beginning_to_end(sixfold, place):
     assert "--model.d_model" in err
 
 
+@pytest.fixture
+def trained(sixfold, place):
+    """runs/mine, unlike the defaults, on two files; and more text of its kind."""
+    for prefix in ("corpus", "more"):
+        Path(prefix).mkdir()
+        for end, letters in (("en", "ab"), ("de", "ba")):
+            Path(prefix, f"train.{end}").write_text("".join(f"{letters * n}\n" for n in range(1, 9)))
+    settings = {**TINY, "data.train": "corpus/train", "data.source": "en", "data.target": "de", "model.heads": "1"}
+    settings |= {"model.encoder_layers": "2", "model.modifications": "[rotary]"}
+    del settings["data.valid"]
+    assert sixfold("train", *options(settings), "--out", "runs/mine")[0] == 0
+
+
+def test_the_line_of_the_readme_adapts_a_run_of_any_size(sixfold, trained):
+    line = "sixfold train --from runs/mine --data.train more/train --out runs/adapted"
+    readme = Path(__file__).parents[2] / "README.md"
+    assert f"    {line}\n" in readme.read_text()
+    code, out, err = sixfold(*line.split()[1:], "--training.steps", "2")
+    assert (code, out) == (0, "")
+    assert "100 % of this model's parameters (" in err
+    description, adapted = (json.loads(Path(f"runs/{run}/model.json").read_text()) for run in ("mine", "adapted"))
+    assert adapted == description
+    assert sixfold("info", "runs/adapted")[0] == 0
+
+
+def test_modify_adds_to_the_modifications_of_the_run_to_begin_with(sixfold, trained, asked):
+    calls, _ = asked
+    text = ("--data.train", "more/train")
+    sixfold("train", "--from", "runs/mine", *text)
+    sixfold("train", "--from", "runs/mine", *text, "--modify", "swiglu")
+    sixfold("train", "--from", "runs/mine", *text, "--modify", "swiglu", "--model.modifications", "[]")
+    given = [config.model.modifications for config, _, _ in calls]
+    assert given == [[], ["rotary", "swiglu"], ["swiglu"]]
+    assert ["modifications" in config.model.model_fields_set for config, _, _ in calls] == [False, True, True]
+
+
+def test_what_begins_with_a_run_needs_text_of_its_own(sixfold, trained):
+    code, out, err = sixfold("train", "--from", "runs/mine", "--out", "new")
+    assert (code, out) == (2, "")
+    assert err == "sixfold: what should it learn from? Give --data.train, or a recipe that says it\n"
+    assert not Path("new").exists()
+
+
 def test_without_a_recipe_it_is_the_embedded_default(sixfold, asked, place):
     calls, _ = asked
     sixfold("train", "--training.minutes", "3", "--modify", "rotary")

@@ -4,7 +4,7 @@ import torch.distributed as dist
 from sixfold.runs.run import Run
 from sixfold.training.observers.display import Quiet
 from sixfold.training.runner import train
-from tests.support import tiny
+from tests.support import begun_runs, tiny
 
 
 @pytest.fixture
@@ -27,3 +27,9 @@ def four_steps(tmp_path_factory):
 def run(four_steps, tmp_path):
     """The same, with a corpus of its own. Modules that need another run have their own fixture of this name."""
     return Run(tiny.copied(four_steps, tmp_path) / "run")
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """Runs to begin with, by name (tests/support/begun_runs.py). Modules may have another fixture of this name."""
+    return begun_runs.made_in(tmp_path_factory.mktemp("made"))

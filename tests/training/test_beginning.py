@@ -103,7 +103,7 @@ def test_what_begins_with_a_trained_model_is_no_run_before_it_has_saved_it(made,
     assert all(torch.equal(mine[name], tensor) for name, tensor in theirs.items())
 
 
-def test_a_model_to_begin_with_must_be_alike_and_all_differences_are_named(made, run):
+def test_where_too_little_of_a_model_to_begin_with_fits_all_differences_are_named(made, run):
     with pytest.raises(ValueError, match=r"its model.kind is encoder_decoder, here decoder_only"):
         check(config(made, model__kind="decoder_only"), run)
     with pytest.raises(ValueError, match=r"its d_ff is 32, here 64; its heads is 2, here 4; .* none, here rms_norm"):

@@ -1,0 +1,287 @@
+"""`train --from RUN`: a new run begins with the tokenizer of a trained run, and with all of its model that fits.
+
+    inherited    what the new configuration does not give: the model (kind, sizes, dropout, modifications), the form of
+                 the text, what is minimised and measured, how to decode; and always the tokenizer
+    taken        tensors that both models have, under the same name and of the same shape
+    fresh        the other tensors of the new model: they are as in any new model
+    left         the other tensors of RUN's model
+
+The body of a model is its layers: the parameters of its stacks and of the bridge between them, without tables, inputs
+(positions that are added to the embeddings) and heads. At least half of the new model's body must be found in RUN,
+counted in parameters: with less, little of what was learned would go on working.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from typing import Any, TypeVar
+
+from sixfold.config.schema import (
+    SECTIONS,
+    Config,
+    Data,
+    ModelConfig,
+    Section,
+    TokenizerKinds,
+    Vocabularies,
+    change_decoding,
+)
+from sixfold.models.build import MODELS, build
+from sixfold.models.model import Model
+from sixfold.runs import model_files
+from sixfold.runs.run import Run, as_text
+from sixfold.spec.registry import choose
+from sixfold.tasks.task import settled, task_of
+from sixfold.text.tokenizer import Tokenizers
+from sixfold.training import checkpoint
+from sixfold.training.observers.display import Display
+
+_MODEL = ("kind", "d_model", "d_ff", "heads", "d_head", "dropout", "modifications")
+_DEPTH = ("encoder_layers", "decoder_layers")
+_TEXT = ("source", "target", "max_length", "context")
+_BODY = ("encoder", "decoder", "stack", "bridge")  # the attributes of a model (models/*.py) that hold its layers
+_LEAST = 0.5  # of the body
+_SHOWN = 8  # patterns of a line; run.json has all
+_LAYER = re.compile(r"\blayers\.(\d+)")
+
+S = TypeVar("S", bound=Section)
+
+
+# What is inherited -----------------------------------------------------------------------------------
+
+
+def inherit(config: Config, run: Run) -> Config:
+    """The configuration with what it does not give taken from a trained run. What it gives, stays.
+
+    A value counts as given wherever it was set (recipe, settings, command line), unless it is null. Another tokenizer
+    than the run's is an error.
+    """
+    then, was = run.read_config(), _described(model_files.skeleton(run.directory))
+    keys = _MODEL if _gives(config.model, "layers") else (*_MODEL, *_DEPTH)
+    model = _filled(config.model, was, keys if config.task is None else [key for key in keys if key != "kind"])
+    task = then.task if config.task is None and not _gives(config.model, "kind") else config.task
+    # A metric needs text to validate on, and is one of this task.
+    same = task_of(settled(config.model_copy(update={"task": task, "model": model}))).name == task_of(then).name
+    measured = config.data.valid is not None and same
+    trained_for = ("label_smoothing", "metric") if measured else ("label_smoothing",)
+    decoding = {key: value for key, value in config.decoding if _gives(config.decoding, key)}
+    return config.model_copy(
+        update={
+            "task": task,
+            "data": _with_tokenizers(_filled(config.data, then.data, _TEXT), then.data, run),
+            "model": model,
+            "training": _filled(config.training, then.training, trained_for),
+            "decoding": change_decoding(then.decoding, decoding),
+        }
+    )
+
+
+def add_modifications(config: Config, more: Collection[str], run: Run) -> Config:
+    """The configuration with further modifications: added to its own; where it gives none, to those of the run.
+
+    One that the run has already takes its place, with its own options.
+    """
+    if not more:
+        return config  # which still gives none
+    if _gives(config.model, "modifications"):
+        return config.with_modifications(more)
+    had = _described(model_files.skeleton(run.need().directory)).modifications
+    return config.with_only(list({choose(wish).name: wish for wish in (*had, *more)}.values()))
+
+
+def tell_inherited(given: Config, config: Config, run: Run, display: Display) -> None:
+    """Say what `inherit` made of a given configuration: each value that was not given and would be another one."""
+    found = []
+    for section in SECTIONS:
+        had, values = getattr(given, section), getattr(config, section)
+        new = {key: value for key, value in values if not _gives(had, key) and value != getattr(had, key)}
+        found += [f"{section}.{key} {_words(value)}" for key, value in new.items()]
+    if found:
+        display.say(f"from {run.directory}: {'; '.join(found)}")
+
+
+def _gives(section: Section, key: str) -> bool:
+    return key in section.model_fields_set and getattr(section, key) is not None
+
+
+def _filled(section: S, then: S, keys: Iterable[str]) -> S:
+    """A section with these keys of another one, where it does not give them itself."""
+    return section.model_copy(update={key: getattr(then, key) for key in keys if not _gives(section, key)})
+
+
+def _described(model: Model) -> ModelConfig:
+    """A trained model as the section `model` of a configuration, but for its classes, which belong to the data.
+
+    The depth of an only stack is that of both, so that a model of another kind can have it.
+    """
+    sizes, chosen = model.sizes, model.assembly.modifications
+    depths = (f"{model.stacks[0]}_layers", f"{model.stacks[-1]}_layers")
+    return ModelConfig.model_validate(
+        {
+            "kind": model.kind,
+            **{key: getattr(sizes, key) for key in ("d_model", "d_ff", "heads", "dropout")},
+            "d_head": None if sizes.heads * sizes.d_head == sizes.d_model else sizes.d_head,
+            **{key: getattr(sizes, of) for key, of in zip(_DEPTH, depths, strict=True)},
+            "modifications": [{each.name: dict(each.options)} if each.options else each.name for each in chosen],
+        }
+    )
+
+
+def _with_tokenizers(data: Data, then: Data, run: Run) -> Data:
+    """The section that says which tokenizers the run's are, if it says nothing else so far."""
+    tokenizers = Tokenizers.load(run.directory)
+    if tokenizers.joint:
+        kind: Any = tokenizers.source.kind
+        words: Any = len(tokenizers.source)
+    else:
+        kind = TokenizerKinds.model_validate({side: each.kind for side, each in tokenizers._asdict().items()})
+        words = Vocabularies(source=len(tokenizers.source), target=len(tokenizers.target))
+    for key, has in {"tokenizer": kind, "vocabulary": words}.items():
+        said = getattr(data, key)
+        # As many words as were asked for are as right as those that were found.
+        if _gives(data, key) and said not in (has, getattr(then, key)):
+            raise ValueError(
+                f"data.{key} is {_words(said)}, but --from {run.directory} brings a tokenizer where it is "
+                f"{_words(has)}; say the same, or leave it out"
+            )
+    return data.model_copy(update={"tokenizer": kind, "vocabulary": words})
+
+
+def _words(value: Any) -> str:
+    """A value of the configuration, in a sentence."""
+    if isinstance(value, Section):
+        return ", ".join(f"{side} {of}" for side, of in value)
+    if isinstance(value, list):
+        return ", ".join(str(choose(each)) if isinstance(each, dict) else str(each) for each in value) or "none"
+    return str(value)
+
+
+# What is taken ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a new model takes from an old one: names of tensors, and shares of the new model's parameters."""
+
+    taken: tuple[str, ...]
+    fresh: tuple[str, ...]
+    left: tuple[str, ...]
+    share: float  # of all parameters
+    body: float  # of those of its body
+
+    def patterns(self) -> dict[str, list[str]]:
+        """The same names, where possible a pattern for a whole part."""
+        new, old = (*self.taken, *self.fresh), (*self.taken, *self.left)
+        groups = {"taken": (self.taken, new), "fresh": (self.fresh, new), "left": (self.left, old)}
+        return {name: patterns(*group) for name, group in groups.items()}
+
+
+def compare(new: Model, old: Model) -> Fit:
+    """What fits: tensors of the same name and the same shape."""
+    here, there = ({name: tensor.shape for name, tensor in model.state_dict().items()} for model in (new, old))
+    taken = {name: shape for name, shape in here.items() if there.get(name) == shape}
+    fresh, left = (tuple(name for name in names if name not in taken) for names in (here, there))
+    counts = {name: parameter.numel() for name, parameter in new.named_parameters()}
+    body = {name: count for name, count in counts.items() if name.partition(".")[0] in _BODY}
+    return Fit(tuple(taken), fresh, left, _share(counts, taken), _share(body, taken))
+
+
+def _share(counts: Mapping[str, int], of: Collection[str]) -> float:
+    total = sum(counts.values())
+    return sum(count for name, count in counts.items() if name in of) / total if total else 1.0
+
+
+def outline(config: Config, run: Run) -> Model:
+    """The model of an inherited configuration, without memory for its weights.
+
+    If it can't be built, or too little of the run's model fits, a ValueError says what differs.
+    """
+    old = model_files.skeleton(run.directory)
+    different = differences(config.model, _described(old))
+    try:
+        model = build(config.sizes(), config.model.modifications, config.model.kind, device="meta")
+    except ValueError as error:
+        raise ValueError("; ".join([f"--from {run.directory}: {error}", *different])) from None
+    found = compare(model, old).body
+    if found < _LEAST:
+        raise ValueError(
+            f"--from {run.directory}: only {int(100 * found)} % of the parameters in this model's layers are found "
+            f"there, and at least half must be: {'; '.join(different)}; leave out what differs, or train without --from"
+        )
+    return model
+
+
+def take(model: Model, config: Config, run: Run, display: Display) -> dict[str, Any]:
+    """Give a new model all tensors of a trained run's that fit, and say which. → what run.json says of it"""
+    old = model_files.load(run.directory)
+    fit, weights = compare(model, old), old.state_dict()
+    checkpoint.load_weights(model, {**model.state_dict(), **{name: weights[name] for name in fit.taken}})
+    for line in lines(fit, run, differences(config.model, _described(old))):
+        display.say(line)
+    return {"from": as_text(os.path.realpath(run.directory)), "start": fit.patterns()}
+
+
+# How it is told --------------------------------------------------------------------------------------
+
+
+def differences(here: ModelConfig, there: ModelConfig) -> list[str]:
+    """Where a new model is not like an old one, of all that names and shapes of tensors depend on."""
+    found = [] if here.kind == there.kind else [f"its model.kind is {there.kind}, here {here.kind}"]
+    for key in ("d_model", "d_ff", "heads", "d_head", *(f"{stack}_layers" for stack in MODELS[here.kind].stacks)):
+        mine, its = _size(here, key), _size(there, key)
+        found += [] if mine == its else [f"its {key} is {its}, here {mine}"]
+    had, has = (", ".join(str(choose(wish)) for wish in model.modifications) or "none" for model in (there, here))
+    return found if had == has else [*found, f"its modifications are {had}, here {has}"]
+
+
+def _size(model: ModelConfig, key: str) -> Any:
+    """A size; in the place of null, what it stands for."""
+    instead = {"d_head": "d_model / heads", **dict.fromkeys(_DEPTH, model.layers)}
+    return getattr(model, key) or instead[key]
+
+
+def lines(fit: Fit, run: Run, different: Collection[str]) -> Iterator[str]:
+    """What a person reads of a fit."""
+    tensors = f"{len(fit.taken)} of {len(fit.taken) + len(fit.fresh)} tensors"
+    yield f"{int(100 * fit.share)} % of this model's parameters ({tensors}) are those of {run.directory}"
+    if different:
+        yield f"  differs: {'; '.join(different)}"
+    named = fit.patterns()
+    for title, found in {"begins fresh": named["fresh"], "left behind": named["left"]}.items():
+        if found:
+            more = f" and {len(found) - _SHOWN} more, see run.json" if len(found) > _SHOWN else ""
+            yield f"  {title}: {', '.join(found[:_SHOWN])}{more}"
+
+
+def patterns(names: Collection[str], among: Iterable[str]) -> list[str]:
+    """Patterns that name these tensors and no others `among` all of a model's, with as few as possible.
+
+    A part all of which is named is one pattern, and so are like parts of several layers:
+
+        decoder.layers.4.attention.qkv.weight, …                        → decoder.4.*
+        encoder.layers.0.feed_forward.inner.weight, … of layers 0 to 5  → encoder.0-5.feed_forward.*
+    """
+    of_all, of_these = (Counter(prefix for name in each for prefix in _prefixes(name)) for each in (among, names))
+    layers: dict[str, list[int]] = {}
+    for name in names:
+        prefix = next(prefix for prefix in _prefixes(name) if of_these[prefix] == of_all[prefix])
+        pattern = name if prefix == name else f"{prefix}.*"
+        found = layers.setdefault(_LAYER.sub("{}", pattern, count=1), [])
+        found += {int(number) for number in _LAYER.findall(pattern)[:1]}.difference(found)
+    return [pattern.format(_ranges(numbers)) for pattern, numbers in layers.items()]
+
+
+def _prefixes(name: str) -> Iterator[str]:
+    """a.b.c → a, a.b, a.b.c"""
+    return accumulate(name.split("."), lambda before, word: f"{before}.{word}")
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """0, 1, 2, 5 → 0-2,5"""
+    rows = (list(row) for _, row in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0]))
+    return ",".join(str(row[0][1]) if len(row) == 1 else f"{row[0][1]}-{row[-1][1]}" for row in rows)
