@@ -29,7 +29,7 @@ from sixfold.core import forms
 from sixfold.core.attention_kernels import attend, fold, unfold
 from sixfold.core.call import Call
 from sixfold.core.dropout import Dropout
-from sixfold.core.init import normal, truncated
+from sixfold.core.init import Normal, linear, parameter, truncated
 from sixfold.core.loss import Scored, chunked_cross_entropy
 from sixfold.core.masks import Sight
 from sixfold.core.parts import ModelPart
@@ -155,8 +155,8 @@ class Attention(ModelPart, form=forms.AttentionForm):
         sizes = spec.sizes
         inner = sizes.heads * sizes.d_head  # free: need not be D
         self.place, self.heads = place, sizes.heads
-        self.qkv = normal(nn.Linear(sizes.d_model, 3 * inner, bias=False))  # W_Q, W_K, W_V side by side
-        self.output = normal(nn.Linear(inner, sizes.d_model, bias=False))  # W_O
+        self.qkv = linear(sizes.d_model, 3 * inner, bias=False)  # W_Q, W_K, W_V side by side
+        self.output = linear(inner, sizes.d_model, bias=False)  # W_O
         self.position = spec.position(spec, place)
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
@@ -176,9 +176,9 @@ class CrossAttention(ModelPart, form=forms.CrossAttentionForm):
         sizes = spec.sizes
         inner = sizes.heads * sizes.d_head
         self.place, self.heads = place, sizes.heads
-        self.q = normal(nn.Linear(sizes.d_model, inner, bias=False))
-        self.kv = normal(nn.Linear(sizes.d_model, 2 * inner, bias=False))
-        self.output = normal(nn.Linear(inner, sizes.d_model, bias=False))
+        self.q = linear(sizes.d_model, inner, bias=False)
+        self.kv = linear(sizes.d_model, 2 * inner, bias=False)
+        self.output = linear(inner, sizes.d_model, bias=False)
         self.position = Position(spec, place)  # a word's place in one language says little of the other's
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
@@ -196,8 +196,8 @@ class FeedForward(ModelPart, form=forms.FeedForwardForm):
 
     def __init__(self, spec: SpecLike, place: Place):
         super().__init__()
-        self.inner = truncated(nn.Linear(spec.sizes.d_model, spec.sizes.d_ff))
-        self.outer = truncated(nn.Linear(spec.sizes.d_ff, spec.sizes.d_model))
+        self.inner = linear(spec.sizes.d_model, spec.sizes.d_ff, truncated)
+        self.outer = linear(spec.sizes.d_ff, spec.sizes.d_model, truncated)
         self.activation = spec.activation
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
@@ -327,8 +327,7 @@ class TokenEmbedding(ModelPart, form=forms.EmbeddingForm):
     def __init__(self, spec: SpecLike, place: Place):
         super().__init__()
         width = spec.sizes.d_model
-        self.weight = nn.Parameter(torch.empty(spec.sizes.vocabulary(place.stack), width))
-        nn.init.normal_(self.weight, std=width**-0.5)
+        self.weight = parameter((spec.sizes.vocabulary(place.stack), width), Normal(width**-0.5))
 
     def forward(self, ids: Tensor) -> Tensor:
         return F.embedding(ids, self.weight) * math.sqrt(self.weight.shape[1])

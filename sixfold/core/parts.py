@@ -51,6 +51,9 @@ class ModelPart(nn.Module):
         """What it computes, for `form_of`; None if that can't be said by a form."""
         return None if self._form is None else self._form.of(self)
 
+    def after_drawing(self) -> None:
+        """Called once the weights of the whole model have their first numbers: for what is computed from them."""
+
     def units(self) -> Iterable[nn.Module]:
         """The modules that are dealt out to processes each by itself: the layers of a stack, each once."""
         return ()

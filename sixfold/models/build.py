@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
 
+from sixfold.core.drawing import drawing
 from sixfold.core.init import SkipInitOnMeta
 from sixfold.core.machine_memory import need_memory
 from sixfold.core.names import unknown
@@ -14,9 +16,10 @@ from sixfold.models.decoder_only import DecoderOnly
 from sixfold.models.encoder_decoder import EncoderDecoder
 from sixfold.models.encoder_only import EncoderOnly
 from sixfold.models.model import Model
-from sixfold.spec.assemble import assemble
+from sixfold.spec.assemble import Assembly, assemble
 
 MODELS: dict[str, type[Model]] = {model.kind: model for model in (EncoderDecoder, DecoderOnly, EncoderOnly)}
+_SHOWN = 3  # names in a warning
 
 
 def build(
@@ -31,8 +34,9 @@ def build(
 
     >>> build(Sizes(vocab=8000), ["rotary", "t5_bias:buckets=16"], model="decoder_only", seed=1)
 
-    On `device="meta"` it takes no memory, whatever its size. A `seed` fixes the weights and leaves
-    torch's own random state as it was.
+    On `device="meta"` it takes no memory, whatever its size. A `seed` fixes the weights: two models with one seed
+    are equal wherever they have a parameter of the same name, shape and distribution. Without one, torch's own
+    generator gives it; otherwise torch's random state stays as it was.
     """
     if not isinstance(model, str) or model not in MODELS:
         raise ValueError(unknown("model", str(model), MODELS))
@@ -40,13 +44,31 @@ def build(
     device = torch.device(device or torch.get_default_device())
     if device.type == "cpu":
         need_memory(assembly.bytes)
-    with (
-        torch.random.fork_rng(range(torch.cuda.device_count()), enabled=seed is not None),
-        device,
-        SkipInitOnMeta(),
-    ):
-        if seed is not None:
-            torch.manual_seed(seed)
-        built = MODELS[model](assembly.spec)
+    with device, SkipInitOnMeta():
+        built = MODELS[model](assembly.spec) if device.type == "meta" else _drawn(MODELS[model], assembly, seed)
     built.assembly = assembly
     return built
+
+
+def _drawn(kind: type[Model], assembly: Assembly, seed: int | None) -> Model:
+    """A model with weights that are drawn by name."""
+    with drawing(seed, provisional=not assembly.own) as by_name:
+        built = kind(assembly.spec)
+    names = by_name.not_by_name
+    if assembly.own:
+        assert not names, f"no distribution is declared for {', '.join(names)}"
+    elif names or by_name.drawn_by_init:
+        warnings.warn(_advice(names), stacklevel=3)
+    return built
+
+
+def _advice(names: list[str]) -> str:
+    """How to have these parameters drawn by name, which parts drew; if there are none, it was the slot `init`."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    what = f"{', '.join(names[:_SHOWN])}{more}" if names else "weights in the slot 'init'"
+    where = "in a constructor " if names else ""
+    return (
+        f"{what} were drawn {where}without a declared distribution: they are seeded, but depend on all that was drawn "
+        "before, so that another variant of this model starts with other numbers there; declare how they start, as in "
+        "sixfold.core.init.declare(self.output.weight, Normal(0.02)) (see docs/writing-a-modification.md)"
+    )

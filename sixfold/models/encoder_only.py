@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sixfold.core.batch import Batch
-from sixfold.core.init import normal
+from sixfold.core.init import linear
 from sixfold.core.inputs import check_classes, check_smoothing
 from sixfold.core.loss import Scored, smoothed_loss
 from sixfold.core.place import Place
@@ -36,7 +36,7 @@ class EncoderOnly(Model):
         self.stack = spec.stack(spec, self.place)
         if spec.sizes.classes:
             self.pool = spec.pool(spec, self.place.named("pool"))
-            self.classifier = normal(nn.Linear(spec.sizes.d_model, spec.sizes.classes))
+            self.classifier = linear(spec.sizes.d_model, spec.sizes.classes)
         else:
             self.head = spec.head(spec, self.place)
         self._complete(spec)

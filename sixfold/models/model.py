@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from sixfold.core.batch import Batch, Losses
 from sixfold.core.call import Call
+from sixfold.core.drawing import begin as begin_weights
 from sixfold.core.inputs import (
     begin,
     check_gates,
@@ -72,11 +74,12 @@ class Model(nn.Module):
 
     def _complete(self, spec: Spec) -> None:
         """After all parts are there."""
-        self._init(self, spec)
+        begin_weights(self, partial(self._init, self, spec))
         self.limits: dict[str, int] = {}  # the most positions a stack can tell apart, where a part sets a limit
         self.attentions: dict[str, int] = {}  # "decoder.3.cross" → heads, which gates can scale
         self.maps: dict[str, Map] = {}  # of these, what a tap sees
         for part in map(declared, self.modules()):
+            part.after_drawing()
             place, limit = part.place, part.limit
             if place is None:
                 continue

@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from sixfold.core.init import normal
+from sixfold.core.init import linear
 from sixfold.core.loss import Scored, chunked_likelihood, chunked_loss
 from sixfold.core.place import Place, Sizes
 from sixfold.modifications.adaptive_input import Clusters, check
@@ -30,7 +30,7 @@ class AdaptiveHead(nn.Module):
 
     def __init__(self, spec: Spec, place: Place, tails: int):
         super().__init__()
-        self.tails = normal(nn.Linear(spec.sizes.d_model, tails, bias=False))
+        self.tails = linear(spec.sizes.d_model, tails, bias=False)
 
     def head(self, x: Tensor, table: Clusters) -> Tensor:
         """(…, D) → (…, frequent words + tails)"""

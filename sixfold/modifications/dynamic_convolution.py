@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from torch import Tensor, nn
+from torch import Tensor
 
+from sixfold.core.init import Glorot, declare, linear
 from sixfold.core.place import Place, Sizes
 from sixfold.modifications._shared.convolution import (
     GatedConvolution,
@@ -24,8 +25,8 @@ class DynamicConvolution(GatedConvolution):
 
     def __init__(self, spec: Spec, place: Place, widths: tuple[int, ...], shared: int):
         super().__init__(spec, place, width_at(widths, place), shared or spec.sizes.heads)
-        self.to_logits = nn.Linear(spec.sizes.d_model, self.width * self.heads, bias=False)  # W^Q
-        nn.init.xavier_uniform_(self.to_logits.weight)
+        self.to_logits = linear(spec.sizes.d_model, self.width * self.heads, bias=False)  # W^Q
+        declare(self.to_logits.weight, Glorot())
 
     def kernel(self, u: Tensor) -> Tensor:
         return kernels_of_tokens(self.to_logits(u), self.heads)

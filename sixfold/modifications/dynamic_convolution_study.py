@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from sixfold.core.init import truncated
+from sixfold.core.init import linear, truncated
 from sixfold.core.place import Place, Sizes
 from sixfold.modifications._shared.convolution import STUDY_WIDTH, StudyConvolution, convolve_each, study_parameters
 from sixfold.modifications.dynamic_convolution import kernels_of_tokens
@@ -19,7 +19,7 @@ class StudyDynamicConvolution(StudyConvolution):
 
     def __init__(self, spec: Spec, place: Place):
         super().__init__(spec, place)
-        self.to_logits = truncated(nn.Linear(spec.sizes.d_model, self.width * self.heads))  # W^Q
+        self.to_logits = linear(spec.sizes.d_model, self.width * self.heads, truncated)  # W^Q
 
     def kernel(self, u: Tensor) -> Tensor:
         return kernels_of_tokens(self.to_logits(u), self.heads)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sixfold.core.call import Call
-from sixfold.core.init import truncated
+from sixfold.core.init import Glorot, Normal, linear, parameter, truncated
 from sixfold.core.place import Place, Sizes
 from sixfold.modifications._shared.convolution import convolve, lay_out
 from sixfold.spec.registry import modification
@@ -33,8 +33,7 @@ class Convolution(nn.Module):
     def __init__(self, place: Place, width: int, channels: int, out: int):
         super().__init__()
         self.place, self.width = place, width
-        self.weight, self.bias = nn.Parameter(torch.empty(out, channels, width)), nn.Parameter(torch.zeros(out))
-        nn.init.xavier_uniform_(self.weight)
+        self.weight, self.bias = parameter((out, channels, width), Glorot()), nn.Parameter(torch.zeros(out))
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
         strip = lay_out(x, call, self.place, self.width)
@@ -47,9 +46,8 @@ class SeparableConvolution(nn.Module):
     def __init__(self, place: Place, width: int, channels: int, out: int):
         super().__init__()
         self.place, self.width = place, width
-        self.depthwise = nn.Parameter(torch.empty(channels, width))
-        nn.init.normal_(self.depthwise, std=width**-0.5)
-        self.pointwise = truncated(nn.Linear(channels, out))
+        self.depthwise = parameter((channels, width), Normal(width**-0.5))
+        self.pointwise = linear(channels, out, truncated)
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
         strip = lay_out(x, call, self.place, self.width)
@@ -61,7 +59,7 @@ class Gate(nn.Module):
 
     def __init__(self, spec: Spec, place: Place):
         super().__init__()
-        self.both = truncated(nn.Linear(spec.sizes.d_model, 2 * spec.sizes.d_model))
+        self.both = linear(spec.sizes.d_model, 2 * spec.sizes.d_model, truncated)
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
         return F.glu(self.both(x))
@@ -73,7 +71,7 @@ class EncoderBranches(nn.Module):
     def __init__(self, spec: Spec, place: Place):
         super().__init__()
         self.width = width = spec.sizes.d_model
-        self.left = truncated(nn.Linear(width, 4 * width))
+        self.left = linear(width, 4 * width, truncated)
         self.right = Convolution(place.named("conv_3"), 3, width, width // 2)
         self.norm = norm(spec, place, 4 * width)
         self.joint = SeparableConvolution(place.named("conv_9"), 9, 4 * width, width // 2)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from sixfold.core.call import Call
 from sixfold.core.dropout import Dropout
+from sixfold.core.init import Truncated, declare, linear
 from sixfold.core.place import Place, Sizes
 from sixfold.spec.registry import modification
 from sixfold.spec.spec import Spec
@@ -36,8 +37,8 @@ class FixupFeedForward(nn.Module):
 
     def __init__(self, spec: Spec, place: Place):
         super().__init__()
-        self.inner = nn.Linear(spec.sizes.d_model, spec.sizes.d_ff, bias=False)
-        self.outer = nn.Linear(spec.sizes.d_ff, spec.sizes.d_model, bias=False)
+        self.inner = linear(spec.sizes.d_model, spec.sizes.d_ff, bias=False)
+        self.outer = linear(spec.sizes.d_ff, spec.sizes.d_model, bias=False)
         self.activation, self.shift = spec.activation, nn.Parameter(torch.zeros(1))
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
@@ -88,9 +89,9 @@ def _knows(part: nn.Module) -> bool:
 
 def _begin(last: nn.Linear, *others: nn.Linear, factor: float) -> None:
     nn.init.zeros_(last.weight)
-    for linear in others:
-        std = (2 / linear.in_features) ** 0.5 * factor  # the factor is on the deviation, not the variance
-        nn.init.trunc_normal_(linear.weight, std=std, a=-2 * std, b=2 * std)
+    for matrix in others:
+        std = (2 / matrix.in_features) ** 0.5 * factor  # the factor is on the deviation, not the variance
+        declare(matrix.weight, Truncated(std))
 
 
 def added(sizes: Sizes) -> int:

@@ -9,11 +9,11 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from sixfold.core import forms
 from sixfold.core.call import Call
-from sixfold.core.init import truncated
+from sixfold.core.init import linear, truncated
 from sixfold.core.parts import ModelPart
 from sixfold.core.place import Place, Sizes
 from sixfold.modifications.activations import gelu
@@ -26,8 +26,8 @@ class Gated(ModelPart):
 
     def __init__(self, spec: Spec, place: Place, gate: Callable[[Tensor], Tensor]):
         super().__init__()
-        self.inner = truncated(nn.Linear(spec.sizes.d_model, 2 * spec.sizes.d_ff))  # W_a, W_b side by side
-        self.outer = truncated(nn.Linear(spec.sizes.d_ff, spec.sizes.d_model))  # W₂
+        self.inner = linear(spec.sizes.d_model, 2 * spec.sizes.d_ff, truncated)  # W_a, W_b side by side
+        self.outer = linear(spec.sizes.d_ff, spec.sizes.d_model, truncated)  # W₂
         self.gate = gate  # φ
 
     def forward(self, x: Tensor, call: Call) -> Tensor:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from sixfold.core import forms
 from sixfold.core.call import Call
+from sixfold.core.init import Normal, parameter
 from sixfold.core.place import Place
 from sixfold.spec.registry import modification
 from sixfold.spec.spec import Spec
@@ -25,8 +25,7 @@ class LearnedPositions(Position):
         if place.layer is not None:  # inside an attention there is nothing to do
             return
         self.place, self.limit = place, length
-        self.table = nn.Parameter(torch.empty(length, spec.sizes.d_model))
-        nn.init.normal_(self.table, std=0.02)
+        self.table = parameter((length, spec.sizes.d_model), Normal(0.02))
 
     def embed(self, x: Tensor, call: Call) -> Tensor:
         return x + F.embedding(call.positions, self.table)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from sixfold.core.init import Glorot, parameter
 from sixfold.core.place import Place, Sizes
 from sixfold.modifications._shared.convolution import (
     GatedConvolution,
@@ -25,8 +25,7 @@ class LightweightConvolution(GatedConvolution):
 
     def __init__(self, spec: Spec, place: Place, widths: tuple[int, ...], shared: int):
         super().__init__(spec, place, width_at(widths, place), shared or spec.sizes.heads)
-        self.logits = nn.Parameter(torch.empty(self.heads, self.width))  # W
-        nn.init.xavier_uniform_(self.logits)
+        self.logits = parameter((self.heads, self.width), Glorot())  # W
 
     def kernel(self, u: Tensor) -> Tensor:
         return kernels_everywhere(self.logits)

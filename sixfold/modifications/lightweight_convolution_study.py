@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from sixfold.core.init import Truncated, parameter
 from sixfold.core.place import Place, Sizes
 from sixfold.modifications._shared.convolution import STUDY_WIDTH, StudyConvolution, convolve, study_parameters
 from sixfold.modifications.lightweight_convolution import kernels_everywhere
@@ -19,8 +19,7 @@ class StudyLightweightConvolution(StudyConvolution):
 
     def __init__(self, spec: Spec, place: Place):
         super().__init__(spec, place)
-        self.logits = nn.Parameter(torch.empty(self.heads, self.width))  # W
-        nn.init.trunc_normal_(self.logits, std=1 / 3, a=-2 / 3, b=2 / 3)
+        self.logits = parameter((self.heads, self.width), Truncated(1 / 3))  # W
 
     def kernel(self, u: Tensor) -> Tensor:
         return kernels_everywhere(self.logits)

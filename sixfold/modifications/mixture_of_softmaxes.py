@@ -8,7 +8,7 @@ from functools import partial, reduce
 import torch
 from torch import Tensor, nn
 
-from sixfold.core.init import normal
+from sixfold.core.init import linear
 from sixfold.core.loss import CHUNK, Scored, chunked_likelihood
 from sixfold.core.place import Place
 from sixfold.spec.registry import modification
@@ -22,8 +22,8 @@ class MixtureHead(nn.Module):
     def __init__(self, spec: Spec, place: Place, components: int):
         super().__init__()
         width = spec.sizes.d_model
-        self.mixture = normal(nn.Linear(width, components, bias=False))  # P
-        self.contexts = normal(nn.Linear(width, components * width, bias=False))  # C_1 … C_J side by side
+        self.mixture = linear(width, components, bias=False)  # P
+        self.contexts = linear(width, components * width, bias=False)  # C_1 … C_J side by side
         self.softmax = SoftmaxHead(spec, place)
 
     def log_probs(self, x: Tensor, table: TokenEmbedding) -> Tensor:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sixfold.core.call import Call
-from sixfold.core.init import truncated
+from sixfold.core.init import Normal, Uniform, linear, parameter, truncated
 from sixfold.core.place import Place, Sizes
 from sixfold.spec.registry import modification
 from sixfold.spec.spec import Group, Spec, set_apart
@@ -27,12 +27,10 @@ class ProductKeys(nn.Module):
         super().__init__()
         width, half = spec.sizes.d_model, d_key // 2
         self.lookups, self.nearest = heads, nearest
-        self.query = truncated(nn.Linear(width, heads * d_key))
+        self.query = linear(width, heads * d_key, truncated)
         self.norm = nn.LayerNorm(half, eps=1e-6)
-        self.sub_keys = nn.Parameter(torch.empty(2, heads, keys, half))
-        self.values = nn.Parameter(torch.empty(keys * keys, width))
-        nn.init.uniform_(self.sub_keys, -(half**-0.5), half**-0.5)
-        nn.init.normal_(self.values, std=width**-0.5)
+        self.sub_keys = parameter((2, heads, keys, half), Uniform(half**-0.5))
+        self.values = parameter((keys * keys, width), Normal(width**-0.5))
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
         slots, weights = (t.flatten(2).flatten(0, 1) for t in self.find(x))  # (B·L, H·c)

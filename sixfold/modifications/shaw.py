@@ -6,11 +6,11 @@ import math
 from dataclasses import replace
 from functools import partial
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sixfold.core import forms
 from sixfold.core.call import Call
+from sixfold.core.init import Normal, parameter
 from sixfold.core.place import Place, Sizes
 from sixfold.spec.registry import modification
 from sixfold.spec.spec import Spec
@@ -28,10 +28,9 @@ class Shaw(Position, form=forms.ShawForm):
         if place.layer is None:  # what belongs to the stack is only which distance is where
             return
         shape = (spec.sizes.heads if per_head else 1, 2 * distance + 1, spec.sizes.d_head)
-        self.keys = nn.Parameter(torch.empty(shape))  # a^K, (H or 1, R, K) for R distances
-        self.to_values = nn.Parameter(torch.empty(shape))  # a^V
-        for table in (self.keys, self.to_values):
-            nn.init.normal_(table, std=spec.sizes.d_head**-0.5)
+        start = Normal(spec.sizes.d_head**-0.5)
+        self.keys = parameter(shape, start)  # a^K, (H or 1, R, K) for R distances
+        self.to_values = parameter(shape, start)  # a^V
 
     def prepare(self, x: Tensor, call: Call) -> Tensor:
         """Row of the tables for each query and key, (B or 1, 1, L, M)."""

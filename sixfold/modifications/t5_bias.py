@@ -8,10 +8,11 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from sixfold.core import forms
 from sixfold.core.call import Call
+from sixfold.core.init import Glorot, parameter
 from sixfold.core.place import Place, Sizes
 from sixfold.spec.registry import modification
 from sixfold.spec.spec import Spec
@@ -43,8 +44,7 @@ class T5Bias(Position, form=forms.T5BiasForm):
         self.buckets, self.max_distance, self.causal = buckets, max_distance, place.causal
         self.register_parameter("table", None)
         if per_layer == (place.layer is not None):
-            self.table = nn.Parameter(torch.empty(buckets, spec.sizes.heads))
-            nn.init.xavier_uniform_(self.table)
+            self.table = parameter((buckets, spec.sizes.heads), Glorot())
         self.per_layer = per_layer
 
     def prepare(self, x: Tensor, call: Call) -> Tensor:

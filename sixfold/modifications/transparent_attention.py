@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sixfold.core.dropout import Dropout
+from sixfold.core.init import Normal, parameter
 from sixfold.core.parts import ModelPart
 from sixfold.core.place import Place, Sizes
 from sixfold.spec.registry import modification
@@ -26,8 +27,7 @@ class Transparent(ModelPart):
     def __init__(self, spec: Spec, place: Place):
         super().__init__()
         states = spec.sizes.encoder_layers + 1
-        self.weight = nn.Parameter(torch.empty(states, place.layers))  # W (I, J)
-        nn.init.normal_(self.weight, std=states**-0.5)
+        self.weight = parameter((states, place.layers), Normal(states**-0.5))  # W (I, J)
         self.dropout = Dropout(spec.sizes.dropout)
 
     def forward(self, states: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sixfold.core.call import Call
 from sixfold.core.dropout import Dropout
-from sixfold.core.init import truncated
+from sixfold.core.init import Normal, linear, parameter, truncated
 from sixfold.core.place import Place, Sizes
 from sixfold.modifications import universal
 from sixfold.spec.registry import modification
@@ -25,8 +25,7 @@ class LearnedClock(nn.Module):
 
     def __init__(self, spec: Spec, place: Place, steps: int):
         super().__init__()
-        self.table = nn.Parameter(torch.empty(steps, spec.sizes.d_model))
-        nn.init.normal_(self.table, std=0.02)
+        self.table = parameter((steps, spec.sizes.d_model), Normal(0.02))
 
     def forward(self, x: Tensor, step: int, call: Call) -> Tensor:
         inside = 0 <= step - AROUND < len(self.table)
@@ -43,8 +42,8 @@ class GatedResidual(Residual):
         super().__init__()
         width = spec.sizes.d_model
         self.norm = spec.norm(spec, place)
-        self.gates = truncated(nn.Linear(2 * width, 2 * width))  # D₁ and D₂
-        self.candidate = truncated(nn.Linear(2 * width, width))  # D₃
+        self.gates = linear(2 * width, 2 * width, truncated)  # D₁ and D₂
+        self.candidate = linear(2 * width, width, truncated)  # D₃
         self.dropout = Dropout(spec.sizes.dropout)
 
     def before(self, x: Tensor) -> Tensor:

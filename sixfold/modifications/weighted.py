@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sixfold.core.call import Call
+from sixfold.core.init import Truncated, parameter
+from sixfold.core.parts import ModelPart
 from sixfold.core.place import Place, Sizes
 from sixfold.core.sharded_tensors import like, whole
 from sixfold.spec.registry import modification
@@ -27,7 +29,12 @@ def onto_simplex(z: Tensor) -> Tensor:
     return torch.where(z.sum() > 0, z / z.sum(), even)
 
 
-class Branches(nn.Module):
+def on_simplex(z: Tensor, *, generator: torch.Generator | None) -> None:
+    """Uniform numbers from 0 to 1, divided by their sum."""
+    z.copy_(onto_simplex(z.uniform_(generator=generator)))
+
+
+class Branches(ModelPart):
     """Σ_i α_i FFN_i(κ_i head_i W_O⁽ⁱ⁾), FFN_i(x) = φ(x W₁ + b₁) W₂ + b₂"""
 
     held: Tensor  # (2, H): κ and α after the last step
@@ -38,16 +45,16 @@ class Branches(nn.Module):
         self.attention = attention(spec, place)
         self.output, self.attention.output = self.attention.output, nn.Identity()  # the heads, and W_O apart
         networks, width = self.networks(sizes)
-        self.inner = nn.Parameter(torch.empty(networks, sizes.d_model, width))  # W₁ (G, D, F)
+        self.inner = parameter((networks, sizes.d_model, width), Truncated(sizes.d_model**-0.5))  # W₁ (G, D, F)
         self.inner_bias = nn.Parameter(torch.zeros(networks * width))
-        self.outer = nn.Parameter(torch.empty(networks, width, sizes.d_model))  # W₂ (G, F, D)
+        self.outer = parameter((networks, width, sizes.d_model), Truncated(width**-0.5))  # W₂ (G, F, D)
         self.outer_bias = nn.Parameter(torch.zeros(networks * sizes.d_model))
-        for weight in (self.inner, self.outer):
-            std = weight.shape[1] ** -0.5
-            nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
-        self.kappa, self.alpha = (nn.Parameter(onto_simplex(torch.rand(heads))) for _ in range(2))
-        self.register_buffer("held", torch.stack([self.kappa.detach(), self.alpha.detach()]))
+        self.kappa, self.alpha = (parameter((heads,), on_simplex) for _ in range(2))
+        self.register_buffer("held", torch.zeros(2, heads))
         self.activation = spec.activation
+
+    def after_drawing(self) -> None:
+        self.held = torch.stack([self.kappa.detach(), self.alpha.detach()])
 
     @staticmethod
     def networks(sizes: Sizes) -> tuple[int, int]:

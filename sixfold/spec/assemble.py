@@ -51,6 +51,11 @@ class Assembly:
     spec: Spec
     bytes: int  # of its weights
 
+    @property
+    def own(self) -> bool:
+        """Whether all modifications are sixfold's own."""
+        return all(find(chosen.name).own for chosen in self.modifications)
+
 
 def assemble(sizes: Sizes, modifications: Iterable[Any], model: type[nn.Module]) -> Assembly:
     """Apply the modifications in turn and check the result.

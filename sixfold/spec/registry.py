@@ -46,6 +46,11 @@ class Modification:
         return self.change.__name__
 
     @property
+    def own(self) -> bool:
+        """Whether sixfold itself defines it."""
+        return self.change.__module__.startswith(_PACKAGE)
+
+    @property
     def page(self) -> str:
         """What there is to know of it."""
         return inspect.getdoc(self.change) or ""
@@ -99,9 +104,10 @@ def modification(
         raise TypeError("write @modification() with parentheses")
 
     def register(change: Callable[..., Spec]) -> Callable[..., Spec]:
-        if not change.__module__.startswith(_PACKAGE):
+        new = Modification(change, paper, adds, most or {})
+        if not new.own:
             all_modifications()  # so that a name that sixfold has is refused here, and not when sixfold needs it
-        new, old = Modification(change, paper, adds, most or {}), _registered.get(change.__name__)
+        old = _registered.get(change.__name__)
         if old is not None and _origin(old.change) != _origin(change):
             raise ValueError(
                 f"modification {new.name!r} of {_origin(change)} has the name of one in {_origin(old.change)}; "

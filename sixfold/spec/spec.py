@@ -19,7 +19,7 @@ Part = Callable[["Spec", Place], Any]  # → an nn.Module; Spec says how each is
 
 
 def as_built(model: nn.Module, spec: Spec) -> None:
-    """The weights stay as the parts made them."""
+    """The weights stay as they were drawn."""
 
 
 def nothing(model: nn.Module, step: int, steps: int) -> None:

@@ -102,7 +102,7 @@ def train(
         opened = _open(run.draft, processes)
         config = config.with_classes(len(opened.labels))
         model = build_model(config, opened, processes)
-        origin = {} if before is None else take(model, config, before, display)
+        origin = {} if before is None else take(model, config, before, display, opened.labels)
         config = _resolve(run.draft, config, opened, processes, display, model)
         told: dict[str, Any] = {"log": Log(run), "display": display, "observers": [Board(run), *observers]}
         trainer = make_trainer(run.draft, config, opened, processes, model=model, **told)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Any, TypeVar
@@ -37,6 +37,7 @@ from sixfold.runs import model_files
 from sixfold.runs.run import Run, as_text
 from sixfold.spec.registry import choose
 from sixfold.tasks.task import settled, task_of
+from sixfold.text.labels import read_labels
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.training import checkpoint
 from sixfold.training.observers.display import Display
@@ -45,6 +46,7 @@ _MODEL = ("kind", "d_model", "d_ff", "heads", "d_head", "dropout", "modification
 _DEPTH = ("encoder_layers", "decoder_layers")
 _TEXT = ("source", "target", "max_length", "context")
 _BODY = ("encoder", "decoder", "stack", "bridge")  # the attributes of a model (models/*.py) that hold its layers
+_CLASSIFIER = ("classifier",)  # the attribute of EncoderOnly whose rows are the labels
 _LEAST = 0.5  # of the body
 _SHOWN = 8  # patterns of a line; run.json has all
 _LAYER = re.compile(r"\blayers\.(\d+)")
@@ -181,10 +183,11 @@ class Fit:
         return {name: patterns(*group) for name, group in groups.items()}
 
 
-def compare(new: Model, old: Model) -> Fit:
-    """What fits: tensors of the same name and the same shape."""
+def compare(new: Model, old: Model, without: Collection[str] = ()) -> Fit:
+    """What fits: tensors of the same name and the same shape; those of the parts `without` never do."""
     here, there = ({name: tensor.shape for name, tensor in model.state_dict().items()} for model in (new, old))
-    taken = {name: shape for name, shape in here.items() if there.get(name) == shape}
+    fits = {name: shape for name, shape in here.items() if name.partition(".")[0] not in without}
+    taken = {name: shape for name, shape in fits.items() if there.get(name) == shape}
     fresh, left = (tuple(name for name in names if name not in taken) for names in (here, there))
     counts = {name: parameter.numel() for name, parameter in new.named_parameters()}
     body = {name: count for name, count in counts.items() if name.partition(".")[0] in _BODY}
@@ -216,10 +219,14 @@ def outline(config: Config, run: Run) -> Model:
     return model
 
 
-def take(model: Model, config: Config, run: Run, display: Display) -> dict[str, Any]:
-    """Give a new model all tensors of a trained run's that fit, and say which. → what run.json says of it"""
+def take(model: Model, config: Config, run: Run, display: Display, labels: Sequence[str] = ()) -> dict[str, Any]:
+    """Give a new model all tensors of a trained run's that fit, and say which. → what run.json says of it
+
+    A classifier of other labels does not fit, though it may have the same shape.
+    """
     old = model_files.load(run.directory)
-    fit, weights = compare(model, old), old.state_dict()
+    other = old.sizes.classes > 0 and tuple(read_labels(run.directory)) != tuple(labels)
+    fit, weights = compare(model, old, without=_CLASSIFIER if other else ()), old.state_dict()
     checkpoint.load_weights(model, {**model.state_dict(), **{name: weights[name] for name in fit.taken}})
     for line in lines(fit, run, differences(config.model, _described(old))):
         display.say(line)

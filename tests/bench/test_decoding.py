@@ -51,7 +51,8 @@ def assert_same(mine, theirs, limit):
 @pytest.mark.parametrize("way", [BATCH, ALONE])
 @pytest.mark.parametrize("beam", [1, 4])
 def test_ctranslate2_writes_what_we_write(tmp_path, beam, way):
-    with opened(str(translating(tmp_path / "run")), {}) as subject:
+    """With this seed enough texts end, none is empty at once, and none has <unk>, which the other leaves out."""
+    with opened(str(translating(tmp_path / "run", seed=28)), {}) as subject:
         tame(subject.model)
         written, left_out = everybody(subject, Search(beam, way, 20), tmp_path)
         alone = [line.tokens for line in _translator(subject, beam, 20).translate(LINES)]

@@ -9,6 +9,7 @@ from torch.nn.utils import parametrizations
 
 from sixfold import ModelPart
 from sixfold.core import forms
+from sixfold.core.init import normal
 from sixfold.core.parts import form_of
 from sixfold.core.place import Sizes
 from sixfold.decoding.cpu.int8 import quantised
@@ -160,7 +161,8 @@ class Own(ModelPart):
 
     def __init__(self, spec, place):
         super().__init__()
-        self.up, self.down = nn.Linear(spec.sizes.d_model, 12), nn.Linear(12, spec.sizes.d_model)
+        self.up = normal(nn.Linear(spec.sizes.d_model, 12))
+        self.down = normal(nn.Linear(12, spec.sizes.d_model))
 
     def forward(self, x, call):
         return self.down(torch.relu(self.up(x)))
@@ -248,7 +250,7 @@ def test_biases_that_would_be_lost_are_refused():
             super().__init__()
             plain = Attention(spec, place)
             self.heads, self.place, self.position = plain.heads, place, plain.position
-            self.qkv, self.output = nn.Linear(16, 48), plain.output
+            self.qkv, self.output = normal(nn.Linear(16, 48)), plain.output
 
         forward = Attention.forward
 

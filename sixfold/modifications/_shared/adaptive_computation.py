@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sixfold.core.call import Call
-from sixfold.core.init import normal
+from sixfold.core.init import linear
 from sixfold.core.parts import ModelPart
 from sixfold.spec.spec import Spec
 
@@ -46,7 +46,7 @@ class Halting(ModelPart):
         super().__init__()
         if steps < 2:
             raise ValueError(f"halting needs 2 steps or more to choose from, got {steps}")
-        self.gate = normal(nn.Linear(spec.sizes.d_model, 1))
+        self.gate = linear(spec.sizes.d_model, 1)
         nn.init.ones_(self.gate.bias)
 
     def forward(self, x: Tensor, new: Tensor, before: Pondered, last: bool) -> tuple[Tensor, Pondered]:

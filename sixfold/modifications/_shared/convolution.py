@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sixfold.core.call import Call
 from sixfold.core.dropout import Dropout
-from sixfold.core.init import normal
+from sixfold.core.init import linear
 from sixfold.core.parts import ModelPart
 from sixfold.core.place import Place, Sizes
 from sixfold.spec.spec import Spec
@@ -111,9 +111,9 @@ class GatedConvolution(ModelPart):
         super().__init__()
         channels = spec.sizes.d_model
         self.place, self.heads, self.width = place, kernels, width
-        self.input = normal(nn.Linear(channels, 2 * channels, bias=bias))  # W_a, W_b side by side
+        self.input = linear(channels, 2 * channels, bias=bias)  # W_a, W_b side by side
         self.dropout = Dropout(spec.sizes.dropout)
-        self.output = normal(nn.Linear(channels, channels, bias=bias))  # W_O
+        self.output = linear(channels, channels, bias=bias)  # W_O
 
     def kernel(self, u: Tensor) -> Tensor:
         """(B, L, C) → (B or 1, L or 1, w, H): for each token the weights of its taps, which sum to one."""
@@ -155,7 +155,7 @@ class StudyConvolution(GatedConvolution):
         super().__init__(spec, place, STUDY_WIDTH, kernels=channels, bias=True)
         self.dropout = Dropout(0.0)
         self.bias = nn.Parameter(torch.zeros(channels))  # c, which `convolve` adds
-        self.pointwise = normal(nn.Linear(channels, channels))  # V
+        self.pointwise = linear(channels, channels)  # V
 
     def leave(self, y: Tensor) -> Tensor:
         return self.output(self.pointwise(y))

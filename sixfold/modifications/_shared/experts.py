@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sixfold.core.call import Call
+from sixfold.core.init import Truncated, parameter
 from sixfold.core.place import Place, Sizes
 from sixfold.spec.spec import Part, Spec
 from sixfold.transformer import FeedForward
@@ -79,8 +80,7 @@ def added(sizes: Sizes, experts: int, every: int, d_expert: int) -> int:
 
 def _tenth(shape: tuple[int, ...], fan_in: int) -> nn.Parameter:
     """Normal with variance 0.1/fan_in, cut at two standard deviations."""
-    std = (0.1 / fan_in) ** 0.5
-    return nn.Parameter(nn.init.trunc_normal_(torch.empty(shape), std=std, a=-2 * std, b=2 * std))
+    return parameter(shape, Truncated((0.1 / fan_in) ** 0.5))
 
 
 class Router(nn.Module):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from sixfold.core import forms
-from sixfold.core.init import normal
+from sixfold.core.init import Normal, linear, parameter
 from sixfold.core.parts import ModelPart
 from sixfold.core.place import Place, Sizes
 from sixfold.spec.spec import Spec
@@ -24,9 +23,8 @@ class Factors(ModelPart):
     def __init__(self, words: int, inner: int, width: int, project: bool = True):
         super().__init__()
         self.scale = math.sqrt(width)
-        self.weight = nn.Parameter(torch.empty(words, inner))
-        nn.init.normal_(self.weight, std=width**-0.5)
-        self.projection = normal(nn.Linear(inner, width, bias=False)) if project else None
+        self.weight = parameter((words, inner), Normal(width**-0.5))
+        self.projection = linear(inner, width, bias=False) if project else None
 
     def forward(self, ids: Tensor) -> Tensor:
         vectors = F.embedding(ids, self.weight)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sixfold.core.attention_kernels import attend
 from sixfold.core.call import Call
-from sixfold.core.init import normal, truncated
+from sixfold.core.init import Truncated, Uniform, linear, parameter, truncated
 from sixfold.core.parts import ModelPart
 from sixfold.core.place import Place, Sizes
 from sixfold.spec.spec import Spec
@@ -36,8 +36,7 @@ class Random(nn.Module):
 
     def __init__(self, sizes: Sizes, length: int):
         super().__init__()
-        self.table = nn.Parameter(torch.empty(sizes.heads, length, length))  # R
-        nn.init.uniform_(self.table, -((3 / length) ** 0.5), (3 / length) ** 0.5)  # Glorot, for each head
+        self.table = parameter((sizes.heads, length, length), Uniform((3 / length) ** 0.5))  # R: Glorot, for each head
 
     def forward(self, x: Tensor, q: Tensor | None, call: Call) -> Tensor:
         i, j = call.positions[:, :, None], call.key_positions[:, None, :]
@@ -80,7 +79,7 @@ class Dense(nn.Module):
     def __init__(self, sizes: Sizes, length: int):
         super().__init__()
         self.heads = sizes.heads
-        self.inner = truncated(nn.Linear(sizes.d_model, sizes.heads * sizes.d_head))  # W₁ of all heads
+        self.inner = linear(sizes.d_model, sizes.heads * sizes.d_head, truncated)  # W₁ of all heads
         self.outer = _fan_in(sizes.heads, length, sizes.d_head)  # W₂ of each
         self.bias = nn.Parameter(torch.zeros(sizes.heads, length, 1))
 
@@ -104,13 +103,11 @@ class SharedDense(nn.Module):
 
 
 def _glorot(heads: int, length: int, rank: int) -> nn.Parameter:
-    bound = (6 / (length + rank)) ** 0.5
-    return nn.Parameter(nn.init.uniform_(torch.empty(heads, length, rank), -bound, bound))
+    return parameter((heads, length, rank), Uniform((6 / (length + rank)) ** 0.5))
 
 
 def _fan_in(*shape: int) -> nn.Parameter:
-    std = shape[-1] ** -0.5
-    return nn.Parameter(nn.init.trunc_normal_(torch.empty(shape), std=std, a=-2 * std, b=2 * std))
+    return parameter(shape, Truncated(shape[-1] ** -0.5))
 
 
 # What attention does with them --------------------------------------------------------------------------
@@ -129,8 +126,8 @@ class Synthesizer(ModelPart):
         self.place, self.heads, self.limit = place, sizes.heads, length
         self.scores = scores(sizes, length)
         self.parts = 2 if self.scores.reads_queries else 1
-        self.qv = normal(nn.Linear(sizes.d_model, self.parts * inner, bias=False))
-        self.output = normal(nn.Linear(inner, sizes.d_model, bias=False))
+        self.qv = linear(sizes.d_model, self.parts * inner, bias=False)
+        self.output = linear(inner, sizes.d_model, bias=False)
         self.position = spec.position(spec, place)
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
