@@ -28,7 +28,7 @@ from sixfold.text.preparation import (
     ProgressCallback,
     Reference,
     ReferenceCollector,
-    is_empty,
+    without_empty_sides,
 )
 from sixfold.text.report import Report
 from sixfold.text.sources import Source, Split, pair_sources, text_sources
@@ -124,7 +124,7 @@ def references(data: Data, part: Split, kind: str) -> list[Reference]:
         return []
     collector = ReferenceCollector()
     for item in pair_sources(data, part):
-        collector.update(pair for pair in item.read() if not is_empty(*pair))
+        collector.update(without_empty_sides(item.read()))
     return collector.references()
 
 
