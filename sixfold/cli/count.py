@@ -41,6 +41,7 @@ def count(
     """
     from sixfold.models.build import build
     from sixfold.models.count import count as count_model
+    from sixfold.tasks.task import settled
 
     import_parts(imports)
     if study:
@@ -48,7 +49,7 @@ def count(
         not_with("--study", {name for name, value in given.items() if value})
         _count_study(as_json)
         return
-    config = read_config(recipe, settings)
+    config = settled(read_config(recipe, settings))
     model = build(config.sizes(), [*config.model.modifications, *(modify or [])], config.model.kind, device="meta")
     counted = count_model(model, source_length, target_length)
     if as_json:

@@ -1,15 +1,15 @@
-"""The verb `list`: the modifications that there are."""
+"""The verb `list`: the modifications, and the tasks, that there are."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
 from sixfold.cli.app import app
-from sixfold.cli.options import AsJson, Import, import_parts, print_json
+from sixfold.cli.options import AsJson, Import, import_parts, not_with, print_json
 from sixfold.core.names import did_you_mean
 from sixfold.terminal import console, table
 
@@ -20,11 +20,18 @@ if TYPE_CHECKING:
 @app.command("list")
 def list_modifications(
     name: Annotated[str | None, typer.Argument(help="One modification, to read its page.")] = None,
+    tasks: Annotated[
+        bool, typer.Option("--tasks", help="List what models can be trained for, with the options.")
+    ] = False,
     imports: Import = None,
     as_json: AsJson = False,
 ) -> None:
     """List the modifications; with NAME, show its page."""
     import_parts(imports)
+    if tasks:
+        not_with("--tasks", {"NAME"} if name else set())
+        _list_tasks(as_json)
+        return
     known = _known(name, registered=bool(imports))
     if name and name not in known:
         raise ValueError(f"there is no modification {name!r}{did_you_mean(name, known)}; `sixfold list` shows all")
@@ -50,3 +57,19 @@ def _known(name: str | None, registered: bool) -> dict[str, Entry]:
 
         return registered_entries()
     return known
+
+
+def _list_tasks(as_json: bool) -> None:
+    from sixfold.tasks.task import all_tasks
+
+    found = all_tasks().values()
+    if as_json:
+        keys = ("name", "about", "kinds", "verb", "metrics")
+        print_json([{**{key: getattr(task, key) for key in keys}, "options": asdict(task.options)} for task in found])
+        return
+    rows = table("name", "what it is", "model.kind", "options", "metrics", "verb")
+    for task in found:
+        options = ", ".join(f"{option.name}={getattr(task.options, option.name)}" for option in fields(task.options))
+        metrics = ", ".join(task.known_metrics[2:]) or "loss"
+        rows.add_row(*map(Text, (task.name, task.about, " or ".join(task.kinds), options, metrics, task.verb)))
+    console().print(rows)

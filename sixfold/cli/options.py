@@ -29,6 +29,15 @@ Modify = Annotated[
     list[str] | None,
     typer.Option("--modify", metavar="NAME[:key=value,…]", help="Add a modification; may be given often."),
 ]
+TaskOption = Annotated[
+    str | None,
+    typer.Option(
+        "--task",
+        metavar="NAME[:key=value,…]",
+        help="What the model is trained for: translation, language_model, masked_words or classification; "
+        "`sixfold list --tasks` shows their options [default: by model.kind]",
+    ),
+]
 Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 

@@ -9,7 +9,7 @@ import typer
 
 from sixfold.cli.app import app
 from sixfold.cli.lines import ending_well
-from sixfold.cli.options import Import, Modify, Sectioned, configured, import_parts, not_with
+from sixfold.cli.options import Import, Modify, Sectioned, TaskOption, configured, import_parts, not_with
 from sixfold.config.files import read_config
 from sixfold.terminal import printable
 
@@ -27,6 +27,7 @@ def train(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="RUN", help="The run's directory [default: runs/RECIPE]")
     ] = None,
+    task: TaskOption = None,
     modify: Modify = None,
     imports: Import = None,
     resume: Annotated[
@@ -58,6 +59,7 @@ def train(
             others = {
                 "RECIPE": recipe,
                 "--out": out,
+                "--task": task,
                 "--modify": modify,
                 "--from": start_from,
                 "--overwrite": overwrite,
@@ -68,6 +70,7 @@ def train(
             not_with("a new run", {"--allow-changed-data"} if allow_changed_data else set())
             if recipe is None and start_from is None and "data.train" not in settings:
                 recipe = "pronounce"
+            settings = settings if task is None else {**settings, "task": task}
             config = _modified(read_config(recipe, settings), modify or [], start_from)
             out = out or Path("runs", Path(recipe or "transformer").stem)
             outcome = _train(config, out, overwrite, start_from)

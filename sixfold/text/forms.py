@@ -14,7 +14,7 @@ from sixfold.text.preparation import (
     Preparation,
     Reference,
     ReferenceCollector,
-    is_empty,
+    without_empty_sides,
 )
 from sixfold.text.sources import Source, Split, pair_sources, text_sources
 from sixfold.text.tables import table_sources
@@ -41,7 +41,7 @@ def pair_references(data: Data, part: Split) -> list[Reference]:
     """
     collector = ReferenceCollector()
     for item in pair_sources(data, part):
-        collector.update(pair for pair in item.read() if not is_empty(*pair))
+        collector.update(without_empty_sides(item.read()))
     return collector.references()
 
 

@@ -58,13 +58,9 @@ class Preparation(Protocol):
         """The validation text as it is, to score against, when `encode` has read it."""
 
 
-def is_empty(source: str, target: str) -> bool:
-    """Whether a pair lacks a side: nothing but white space is nothing."""
-    return not source.strip() or not target.strip()
-
-
-def _without_empty_sides(pairs: Iterable[Pair]) -> list[Pair]:
-    return [pair for pair in pairs if not is_empty(*pair)]
+def without_empty_sides(pairs: Iterable[Pair]) -> list[Pair]:
+    """Pairs that lack no side: nothing but white space is nothing."""
+    return [pair for pair in pairs if pair[0].strip() and pair[1].strip()]
 
 
 class ReferenceCollector:
@@ -103,7 +99,7 @@ class ParallelText:
     def _check_part(self, part: Split, trainers: Sequence[TokenizerTrainer]) -> tuple[PartReport, Seen]:
         pairs, firsts, lines = Seen(), Seen(), 0
         for chunk in self._chunks(self.sources[part]):
-            kept = _without_empty_sides(chunk)
+            kept = without_empty_sides(chunk)
             firsts.update(source for source, _ in kept)
             pairs.update(kept)
             _learn_from_pairs(trainers, chunk)
@@ -142,7 +138,7 @@ class ParallelText:
             for source in sources:
                 before = right.rows
                 for chunk in self._chunks([source]):
-                    kept = _without_empty_sides(chunk)
+                    kept = without_empty_sides(chunk)
                     long += self._encode_chunk(kept, tokenizers, left, right)
                     if part == "valid":
                         self._references.update(kept)
@@ -206,7 +202,7 @@ class PlainText:
         for chunk in _chunks(self._read(self.sources[part]), _length_of_stretch):
             found.update(chunk)
             for trainer in trainers:
-                trainer.update(_set_apart(self.kind, text) for text, _ in chunk if text)
+                trainer.update(_set_ends_apart(self.kind, [text for text, _ in chunk if text]))
             self.progress(f"checking {part}", found.lines, None)
         if not found.documents:
             raise ValueError(
@@ -278,11 +274,13 @@ def check_parts(
     return counts
 
 
-def _learn_from_pairs(trainers: Sequence[TokenizerTrainer], pairs: Sequence[Pair]) -> None:
+def _learn_from_pairs(trainers: Sequence[TokenizerTrainer], pairs: Iterable[Pair]) -> None:
     """Give one trainer both sides in turn, or two trainers a side each."""
-    sides = [chain.from_iterable(pairs)] if len(trainers) == 1 else zip(*pairs, strict=True)
-    for trainer, texts in zip(trainers, sides, strict=False):
-        trainer.update(texts)
+    if len(trainers) == 1:
+        trainers[0].update(chain.from_iterable(pairs))
+    elif trainers:
+        for trainer, texts in zip(trainers, zip(*pairs, strict=True), strict=True):
+            trainer.update(texts)
 
 
 def finish_training(trainers: Sequence[TokenizerTrainer], progress: ProgressCallback) -> Tokenizers:
@@ -313,13 +311,15 @@ def _without_empty(stretches: Iterable[Stretch]) -> Iterator[Stretch]:
 
 
 def _encode_stretches(chunk: list[Stretch], tokenizer: Tokenizer) -> list[list[int]]:
-    rows = tokenizer.encode_batch([_set_apart(tokenizer.kind, text) for text, _ in chunk])
+    rows = tokenizer.encode_batch(_set_ends_apart(tokenizer.kind, [text for text, _ in chunk]))
     return [[*row, EOS] if ends else row for row, (_, ends) in zip(rows, chunk, strict=True)]
 
 
-def _set_apart(kind: str, text: str) -> str:
+def _set_ends_apart(kind: str, texts: list[str]) -> list[str]:
     """The end of a line is a word of its own where words are what stands between spaces."""
-    return f"{text[:-1]} \n" if kind in ("words", "symbols") and text.endswith("\n") and text != "\n" else text
+    if kind not in ("words", "symbols"):
+        return texts
+    return [f"{text[:-1]} \n" if text.endswith("\n") and text != "\n" else text for text in texts]
 
 
 def _chunks(lines: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
