@@ -9,14 +9,14 @@ import torch
 
 from sixfold.core.drawing import drawing
 from sixfold.core.init import SkipInitOnMeta
-from sixfold.core.machine_memory import need_memory
+from sixfold.core.machine_memory import bytes_of, need_memory
 from sixfold.core.names import unknown
 from sixfold.core.place import Sizes
 from sixfold.models.decoder_only import DecoderOnly
 from sixfold.models.encoder_decoder import EncoderDecoder
 from sixfold.models.encoder_only import EncoderOnly
 from sixfold.models.model import Model
-from sixfold.spec.assemble import Assembly, assemble
+from sixfold.spec.assemble import Assembly, outline, resized
 
 MODELS: dict[str, type[Model]] = {model.kind: model for model in (EncoderDecoder, DecoderOnly, EncoderOnly)}
 _SHOWN = 3  # names in a warning
@@ -29,6 +29,7 @@ def build(
     *,
     device: torch.device | str | None = None,
     seed: int | None = None,
+    like: Model | None = None,
 ) -> Any:
     """Make a model with fresh weights: an EncoderDecoder, a DecoderOnly or an EncoderOnly, as `model` says.
 
@@ -36,18 +37,32 @@ def build(
 
     On `device="meta"` it takes no memory, whatever its size. A `seed` fixes the weights: two models with one seed
     are equal wherever they have a parameter of the same name, shape and distribution. Without one, torch's own
-    generator gives it; otherwise torch's random state stays as it was.
+    generator gives it; otherwise torch's random state stays as it was. `like` is the same model with another
+    vocabulary or number of classes: what was checked of it is not checked again.
     """
     if not isinstance(model, str) or model not in MODELS:
         raise ValueError(unknown("model", str(model), MODELS))
-    assembly = assemble(sizes, modifications, MODELS[model])
     device = torch.device(device or torch.get_default_device())
+    if like is None:
+        assembly, built = outline(sizes, modifications, MODELS[model])
+    else:
+        assembly = resized(like.assembly, sizes, _bytes(like, sizes))
     if device.type == "cpu":
         need_memory(assembly.bytes)
-    with device, SkipInitOnMeta():
-        built = MODELS[model](assembly.spec) if device.type == "meta" else _drawn(MODELS[model], assembly, seed)
+    if like is not None or device.type != "meta":
+        with device, SkipInitOnMeta():
+            built = _drawn(MODELS[model], assembly, seed)
     built.assembly = assembly
     return built
+
+
+def _bytes(like: Model, sizes: Sizes) -> int:
+    """What a model takes that has other words than this one: its tables grow with them."""
+    tables = bytes_of(like.tables)
+    words = (sizes.vocabulary("encoder") + sizes.vocabulary("decoder")) / (
+        like.sizes.vocabulary("encoder") + like.sizes.vocabulary("decoder")
+    )
+    return bytes_of(like) - tables + int(tables * words)
 
 
 def _drawn(kind: type[Model], assembly: Assembly, seed: int | None) -> Model:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import Any
 
@@ -58,7 +58,12 @@ class Assembly:
 
 
 def assemble(sizes: Sizes, modifications: Iterable[Any], model: type[nn.Module]) -> Assembly:
-    """Apply the modifications in turn and check the result.
+    """The same as `outline`, without the model."""
+    return outline(sizes, modifications, model)[0]
+
+
+def outline(sizes: Sizes, modifications: Iterable[Any], model: type[nn.Module]) -> tuple[Assembly, Any]:
+    """Apply the modifications in turn, and check the result. → how to make the model, and the model on `meta`
 
     A ValueError says so if two of them claim one slot, if a slot was set and the model never reads it,
     if a position acts where the chosen attention never asks it, if a stack shortens the text and another part
@@ -75,7 +80,13 @@ def assemble(sizes: Sizes, modifications: Iterable[Any], model: type[nn.Module])
     _all_heard(built)
     _positions_act(built, owner)
     _lengths_fit(built, owner)
-    return Assembly(model, sizes, chosen, spec, bytes_of(built))
+    return Assembly(model, sizes, chosen, spec, bytes_of(built)), built
+
+
+def resized(assembly: Assembly, sizes: Sizes, bytes: int) -> Assembly:  # noqa: A002
+    """The same model with another vocabulary or number of classes, on which no check depends."""
+    spec, _ = _apply(Spec(sizes=sizes), assembly.modifications)
+    return replace(assembly, sizes=sizes, spec=spec, bytes=bytes)
 
 
 def _wishes(modifications: Any) -> list[Any]:

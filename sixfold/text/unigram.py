@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 Ints = NDArray[np.signedinteger]
@@ -141,6 +140,8 @@ def _log_sum_exp(x: Floats, groups: Ints) -> Floats:
 
 
 def _log_probability(counts: Floats) -> Floats:
+    import torch  # here: who lists tasks need not wait for it
+
     logs: Floats = torch.digamma(torch.from_numpy(np.append(counts, counts.sum()))).numpy()
     return logs[:-1] - logs[-1]
 

@@ -27,10 +27,10 @@ from sixfold.training.trainer import BatchSource, Parts, Trainer
 from sixfold.training.validation import Validation
 
 
-def build_model(config: Config, prepared: Prepared, processes: Processes) -> Model:
-    """The model of a run, with fresh weights."""
-    sizes = config.sizes_with(prepared.tokenizers)
-    model = build(sizes, config.model.modifications, config.model.kind, seed=config.training.seed)
+def build_model(config: Config, prepared: Prepared, processes: Processes, like: Model | None = None) -> Model:
+    """The model of a run, with fresh weights; `like` is what preflight has built of it."""
+    sizes, seed = config.sizes_with(prepared.tokenizers), config.training.seed
+    model = build(sizes, config.model.modifications, config.model.kind, seed=seed, like=like)
     return model.to(processes.device)
 
 

@@ -17,8 +17,11 @@ from sixfold.training.validation import check_validation
 _MANY = 1_000_000  # words, where nobody knows yet how many: no modification asks for more
 
 
-def check(config: Config, before: Run | None = None) -> Config:
-    """The configuration, if a run can begin with it, and with what it inherits from the run `before`."""
+def check(config: Config, before: Run | None = None) -> tuple[Config, Model]:
+    """The configuration, if a run can begin with it, and with what it inherits from the run `before`.
+
+    → and the model without memory for its weights; its vocabulary and classes may yet turn out others
+    """
     config = settled(config if before is None else inherit(config, before))
     if config.data.train is None:
         raise ValueError("what should it learn from? Give --data.train, or a recipe that says it")
@@ -32,7 +35,7 @@ def check(config: Config, before: Run | None = None) -> Config:
     model = _outline(sized) if before is None else outline(sized, before)
     make_optimizers(model, config.training)
     _check_lengths(model, config, task.form)
-    return config
+    return config, model
 
 
 def _outline(config: Config) -> Model:

@@ -86,7 +86,7 @@ def train(
     """
     run, given = Run(out), config
     with said_once():
-        config, before = _check(run, config, start_from)
+        config, outline, before = _check(run, config, start_from)
     with _at_work(run, config, display) as (processes, display):
         if before is not None:
             tell_inherited(given, config, before, display)
@@ -101,7 +101,7 @@ def train(
                 write_labels(run.draft.directory, made.labels)
         opened = _open(run.draft, processes)
         config = config.with_classes(len(opened.labels))
-        model = build_model(config, opened, processes)
+        model = build_model(config, opened, processes, like=outline)
         origin = {} if before is None else take(model, config, before, display, opened.labels)
         config = _resolve(run.draft, config, opened, processes, display, model)
         told: dict[str, Any] = {"log": Log(run), "display": display, "observers": [Board(run), *observers]}
@@ -111,14 +111,14 @@ def train(
         return _go(trainer, display)
 
 
-def _check(run: Run, config: Config, start_from: Path | None) -> tuple[Config, Run | None]:
-    """The configuration, and the run to begin with, if all that can be known beforehand is in order."""
+def _check(run: Run, config: Config, start_from: Path | None) -> tuple[Config, Model, Run | None]:
+    """The configuration, the model on `meta`, and the run to begin with, if all that can be known is in order."""
     before = None if start_from is None else Run(start_from).need()
     if before is not None and os.path.realpath(before.directory) == os.path.realpath(run.directory):
         raise ValueError(f"--from {start_from} is the directory to write to, and can't be both; give another --out")
-    config = check(config, before).with_whole_paths()
+    config, outline = check(config, before)
     run.need_room()
-    return config, before
+    return config.with_whole_paths(), outline, before
 
 
 def _check_files(run: Run, config: Config) -> None:

@@ -212,7 +212,8 @@ class Trainer:
             total, number = progress.terms.get(name, (0.0, 0.0))
             progress.terms[name] = [total + losses[name] * counts[name], number + counts[name]]
         progress.padding.append(self.batches.padding)
-        done = StepDone(progress.step, self.steps, loss, self.rate(), scored, seconds, self.batches.padding)
+        padding, unit = self.batches.padding, "tokens" if main == "words" else main
+        done = StepDone(progress.step, self.steps, loss, self.rate(), scored, seconds, padding, unit)
         for observer in self.parts.observers:
             observer.step(done)
         if progress.step % self.training.log_every == 0 or progress.step == self.steps:

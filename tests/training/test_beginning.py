@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from sixfold.config.files import read_config
+from sixfold.models.model import Model
 from sixfold.runs import model_files
 from sixfold.runs.run import Run
 from sixfold.training import runner as start
@@ -113,7 +114,7 @@ def test_where_too_little_of_a_model_to_begin_with_fits_all_differences_are_name
 def test_the_configuration_says_which_tokenizer_came_from_another_run(made, run):
     plain = config(made)
     unsaid = plain.data.model_dump(exclude={"tokenizer", "vocabulary"})
-    data = check(plain.model_copy(update={"data": type(plain.data)(**unsaid)}), run).data
+    data = check(plain.model_copy(update={"data": type(plain.data)(**unsaid)}), run)[0].data
     sizes = model_files.skeleton(run.directory).sizes
     assert data.tokenizer == plain.data.tokenizer
     assert dict(data.vocabulary) == {"source": sizes.source_vocab, "target": sizes.target_vocab}
@@ -121,3 +122,17 @@ def test_the_configuration_says_which_tokenizer_came_from_another_run(made, run)
         check(config(made, data__tokenizer="bpe"), run)
     with pytest.raises(ValueError, match=r"data.vocabulary is 2000"):
         check(config(made, data__vocabulary=2000), run)
+
+
+def test_a_model_is_built_at_most_twice_before_the_first_step(made, tmp_path, monkeypatch):
+    """Once without memory, to check it, and once with weights; minutes, which a probe turns into steps, add none."""
+    built, really = [], Model.__init__
+
+    def counting(model, spec):
+        built.append(type(model).__name__)
+        really(model, spec)
+
+    monkeypatch.setattr(Model, "__init__", counting)
+    with breaking_off_at(Trainer, "train"):
+        train(config(made, training__steps="null", training__minutes=0.001), tmp_path / "new", display=Quiet())
+    assert built == ["EncoderDecoder"] * 2

@@ -77,7 +77,7 @@ def test_the_new_configuration_says_all_that_was_inherited(made, tmp_path):
 
 
 def test_the_optimiser_and_the_schedule_are_not_inherited(made):
-    training = check(read_config(None, {**ONE_STEP, "data.train": "x"}), Run(made / "unequal")).training
+    training = check(read_config(None, {**ONE_STEP, "data.train": "x"}), Run(made / "unequal"))[0].training
     inherited = Config().training.model_copy(update={"label_smoothing": 0.05})
     given = {key: getattr(training, key) for key in ("steps", "batch_tokens", "device")}
     assert training == inherited.model_copy(update=given)
@@ -86,10 +86,10 @@ def test_the_optimiser_and_the_schedule_are_not_inherited(made):
 def test_the_metric_is_inherited_where_it_can_be_measured(made):
     run = Run(made / "plain")  # whose metric is the loss
     text = {"data.train": "x", "data.valid": "y"}
-    assert check(read_config(None, {"data.train": "x"}), run).training.metric == "auto"
-    assert check(read_config(None, text), run).training.metric == "loss"
-    assert check(read_config(None, {**text, "training.metric": "chrf"}), run).training.metric == "chrf"
-    assert check(read_config(None, text), Run(made / "unequal")).training.label_smoothing == 0.05
+    assert check(read_config(None, {"data.train": "x"}), run)[0].training.metric == "auto"
+    assert check(read_config(None, text), run)[0].training.metric == "loss"
+    assert check(read_config(None, {**text, "training.metric": "chrf"}), run)[0].training.metric == "chrf"
+    assert check(read_config(None, text), Run(made / "unequal"))[0].training.label_smoothing == 0.05
     other_kind = read_config(None, {**text, "model.kind": "decoder_only"})
     assert inherit(other_kind, run).training.metric == "auto"
 
@@ -97,7 +97,7 @@ def test_the_metric_is_inherited_where_it_can_be_measured(made):
 def test_what_is_given_wins_wherever_it_was_given(made, tmp_path):
     (tmp_path / "mine.yaml").write_text("model: {dropout: 0.0, d_head: null}\ndata: {max_length: 7, source: null}\n")
     settings = {"data.train": "x", "data.target": "z", "model.modifications": [], "decoding.beam_size": 3}
-    config = check(read_config(tmp_path / "mine.yaml", settings), Run(made / "unequal"))
+    config, _ = check(read_config(tmp_path / "mine.yaml", settings), Run(made / "unequal"))
     assert (config.model.dropout, config.data.max_length, config.decoding.beam_size) == (0.0, 7, 3)
     assert (config.data.source, config.data.target) == ("w", "z")  # null says nothing
     assert config.model.modifications == []

@@ -49,10 +49,11 @@ class Display(Observer):
 
     def step(self, done: StepDone) -> None:
         self._pace.add(done.step, done.steps, done.loss, done.tokens, done.seconds)
+        self._pace.unit = done.unit
         if self._screen.alive and time.monotonic() >= self._next:
             self._draw(
                 f"{bar(done.step, done.steps)} ETA {clock(self._pace.left())}\n"
-                f"{numbers(self._pace.loss, done.rate, self._pace.speed, done.padding)}"
+                f"{numbers(self._pace.loss, done.rate, self._pace.speed, done.padding, done.unit)}"
             )
 
     def record(self, record: Record) -> None:
@@ -187,6 +188,7 @@ class Pace:
 
     def __init__(self) -> None:
         self.steps = self._from = self._at = 0
+        self.unit = "tokens"  # which are scored
         self._began = time.monotonic()
         self._loss = self._scored = self._tokens = self._seconds = 0.0
 
@@ -207,7 +209,7 @@ class Pace:
 
     @property
     def speed(self) -> float:
-        """Target tokens per second of training."""
+        """Scored targets per second of training."""
         return self._tokens / self._seconds if self._seconds else 0.0
 
     def left(self) -> float | None:
@@ -253,7 +255,7 @@ def sentence(record: Record, pace: Pace) -> str:
     step, kind = f"step {record['step']:,}", str(record["kind"])
     if kind == "train":
         of = f"/{pace.steps:,}" if pace.steps else ""
-        rest = numbers(record["loss"], record["learning_rate"], pace.speed, record["padding"])
+        rest = numbers(record["loss"], record["learning_rate"], pace.speed, record["padding"], pace.unit)
         return f"{step}{of}  epoch {record['epoch']}  {rest}  ETA {clock(pace.left())}"
     named = "  ".join(f"{k} {number(v)}" for k, v in record.items() if k not in _SHOWN_ELSEWHERE)
     reason = f": {record['reason']}" if record.get("reason") else ""
@@ -261,10 +263,10 @@ def sentence(record: Record, pace: Pace) -> str:
     return "  ".join(part for part in (step, f"{kind}{reason}", named, best) if part)
 
 
-def numbers(loss: float | str, rate: float, speed: float, padding: float) -> str:
+def numbers(loss: float | str, rate: float, speed: float, padding: float, unit: str = "tokens") -> str:
     loss = float(loss)  # the log holds "NaN" as a string
     perplexity = f"{math.exp(loss):,.3f}" if loss < 20 else "—"
-    return f"loss {loss:.3f}  perplexity {perplexity}  rate {rate:.1e}  {speed:,.0f} tokens/s  padding {padding:.1%}"
+    return f"loss {loss:.3f}  perplexity {perplexity}  rate {rate:.1e}  {speed:,.0f} {unit}/s  padding {padding:.1%}"
 
 
 def number(value: Any) -> str:

@@ -18,6 +18,7 @@ class StepDone(NamedTuple):
     tokens: float  # that were scored
     seconds: float
     padding: float  # share of what was read
+    unit: str = "tokens"  # what was scored
 
 
 class Observer:
