@@ -32,7 +32,7 @@ from sixfold.models.encoder_decoder import EncoderDecoder
 from sixfold.models.model import Model
 from sixfold.runs.model_files import load
 from sixfold.runs.run import Run
-from sixfold.text.forms import pair_references
+from sixfold.text.preparation import pair_references
 from sixfold.text.tokenizer import Tokenizers
 
 UNCACHED, END_TO_END, WORKERS = "without a cache", "end to end", "end to end, by worker processes"

@@ -21,8 +21,7 @@ from sixfold.runs.run import Run
 from sixfold.scoring.error_rates import without_stress
 from sixfold.scoring.metrics import METRICS
 from sixfold.terminal import console, table
-from sixfold.text.forms import pair_references
-from sixfold.text.preparation import Reference
+from sixfold.text.preparation import Reference, pair_references
 from sixfold.training.runner import train
 from sixfold.training.what_next import to_resume
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from contextlib import suppress
@@ -16,11 +17,29 @@ from sixfold.core.names import unknown
 from sixfold.spec.moved import where_now
 from sixfold.terminal import printable
 
+VERBS = (  # in the order of the help; each is a file of this package
+    "train",
+    "info",
+    "plot",
+    "translate",
+    "generate",
+    "classify",
+    "score",
+    "verify",
+    "export",
+    "bench",
+    "list",
+    "count",
+    "prepare",
+)
 _NEAR = 0.8  # how alike a typo is to what was meant: `explore` and `export` are 0.77 alike
 
 
 class Verbs(TyperGroup):
     """A group whose error for an unknown verb names those that exist."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=lambda verb: VERBS.index(verb) if verb in VERBS else 0)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         typed, verbs = args[0], self.list_commands(ctx)
@@ -41,10 +60,17 @@ _LONGEST = 2000  # characters of a complaint
 _MEMORY = re.compile(r"allocate memory|out of memory|calculation overflowed|Invalid buffer size", re.IGNORECASE)
 
 
+def load_verbs(typed: str | None = None) -> None:
+    """Register the verb that was typed; if none was, or one that does not exist, all of them."""
+    for verb in (typed,) if typed in VERBS else VERBS:
+        importlib.import_module(f"sixfold.cli.{verb}")
+
+
 def main() -> None:
     """Run the command line; a user's mistake ends in one line on stderr and exit code 2."""
     take_closed()
     try:
+        load_verbs(next((word for word in sys.argv[1:] if not word.startswith("-")), None))
         _run()
     except ValueError as error:
         _complain(str(error))

@@ -32,5 +32,4 @@ METRICS: dict[str, Metric] = {
         Metric("pronunciation", False, pronunciation, mispronounced),
     )
 }
-TEXT_METRICS = tuple(METRICS)  # of texts that a model writes
 METRICS |= {metric.name: metric for metric in LABEL_METRICS}

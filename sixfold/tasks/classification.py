@@ -12,18 +12,18 @@ import numpy as np
 
 from sixfold.core.batch import Batch, Term
 from sixfold.core.ids import EOS
-from sixfold.scoring.labels import LABEL_METRICS
+from sixfold.scoring.names import LABEL_METRICS
 from sixfold.tasks._words import auxiliary_terms, make_batch
 from sixfold.tasks.language_model import lengths
 from sixfold.tasks.task import Task, register
 from sixfold.text.forms import LABELLED_TEXT
-from sixfold.text.preparation import Reference
 from sixfold.text.rows import Rows, pad
 
 if TYPE_CHECKING:
     from sixfold.config.schema import Data, Decoding
     from sixfold.decoding.classifier import Classifier
     from sixfold.models.encoder_only import EncoderOnly
+    from sixfold.text.preparation import Reference
 
 
 def collate(rows: Rows, _: Any) -> Batch:
@@ -73,7 +73,7 @@ task = register(
         lengths=lengths,
         collate=collate,
         losses=losses,
-        metrics=tuple(metric.name for metric in LABEL_METRICS),
+        metrics=LABEL_METRICS,
         user=classifier,
         answers=answers,
         rehearse=rehearse,

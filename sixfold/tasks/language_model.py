@@ -18,12 +18,12 @@ from sixfold.tasks.translation import rehearse_lines
 from sixfold.text.arrays import Examples
 from sixfold.text.bucketing import Lengths
 from sixfold.text.forms import PLAIN_TEXT
-from sixfold.text.preparation import Reference
 from sixfold.text.rows import Rows, pad, shift
 
 if TYPE_CHECKING:
     from sixfold.config.schema import Data
     from sixfold.decoding.generator import Generator
+    from sixfold.text.preparation import Reference
 
 
 def lengths(examples: Examples) -> Lengths:
@@ -54,7 +54,6 @@ def rehearse(user: Generator, _: Sequence[Reference]) -> None:
 task = register(
     Task(
         name="language_model",
-        usual_for="decoder_only",
         about="Predict each word of a text from those before it.",
         kinds=("decoder_only",),
         verb="generate",

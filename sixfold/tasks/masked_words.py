@@ -56,7 +56,6 @@ def collate(rows: Rows, options: Masking) -> Batch:
 task = register(
     Task(
         name="masked_words",
-        usual_for="encoder_only",
         about="Hide some words of a text, predict them from the others: an encoder to fine-tune.",
         kinds=("encoder_only",),
         verb="",

@@ -55,7 +55,6 @@ class Task:
     before: Callable[..., Batch] | None = None  # (model, batch, key) → a batch, without gradient, before the forward
     options: Any = NoOptions()  # a frozen dataclass: what only this task understands, with defaults
     main: str = "words"  # the term that is the loss, divided by the count of this name
-    usual_for: str = ""  # the kind of models for which it is meant where a configuration names no task
 
     def batch(self, rows: Rows) -> Batch:
         return self.collate(rows, self.options)
@@ -82,6 +81,7 @@ class Task:
 
 
 _registered: dict[str, Task] = {}
+_USUAL = {"encoder_decoder": "translation", "decoder_only": "language_model", "encoder_only": "masked_words"}
 
 
 def register(task: Task) -> Task:
@@ -92,15 +92,22 @@ def register(task: Task) -> Task:
 
 def all_tasks() -> dict[str, Task]:
     """Every task by name: those of this package, and those that were imported."""
-    package = importlib.import_module("sixfold.tasks")
-    for module in pkgutil.iter_modules(package.__path__):
-        if not module.name.startswith("_"):
-            importlib.import_module(f"sixfold.tasks.{module.name}")
+    for name in _own_names():
+        importlib.import_module(f"sixfold.tasks.{name}")
     return dict(_registered)
 
 
+def _own_names() -> list[str]:
+    """The tasks of this package, each in a file of its name."""
+    package = importlib.import_module("sixfold.tasks")
+    names = (module.name for module in pkgutil.iter_modules(package.__path__))
+    return [name for name in names if not name.startswith("_") and name != "task"]
+
+
 def find_task(name: str) -> Task:
-    known = all_tasks()
+    if name not in _registered and name in _own_names():  # so that one task does not wait for the others
+        importlib.import_module(f"sixfold.tasks.{name}")
+    known = _registered if name in _registered else all_tasks()
     if name not in known:
         raise ValueError(
             f"there is no task {quoted(name)}{did_you_mean(name, known)}; there are {', '.join(known)}, "
@@ -111,7 +118,7 @@ def find_task(name: str) -> Task:
 
 def usual_task(kind: str) -> Task:
     """What a model of this kind is trained for, where nothing says otherwise."""
-    return next(task for task in all_tasks().values() if task.usual_for == kind)
+    return find_task(_USUAL[kind])
 
 
 def task_of(config: Config) -> Task:

@@ -12,17 +12,17 @@ import numpy as np
 
 from sixfold.core.batch import Batch
 from sixfold.core.ids import BOS, EOS, PAD
-from sixfold.scoring.metrics import TEXT_METRICS
+from sixfold.scoring.names import TEXT_METRICS
 from sixfold.tasks._words import make_batch, word_losses
 from sixfold.tasks.task import Task, register
 from sixfold.text.arrays import Examples
 from sixfold.text.bucketing import Lengths
 from sixfold.text.forms import PAIRS
-from sixfold.text.preparation import Reference
 from sixfold.text.rows import Rows, pad, shift
 
 if TYPE_CHECKING:
     from sixfold.decoding.translator import Translator
+    from sixfold.text.preparation import Reference
 
 
 def lengths(examples: Examples) -> Lengths:
@@ -72,7 +72,6 @@ def rehearse_lines(session: Any, sources: Sequence[str]) -> None:
 task = register(
     Task(
         name="translation",
-        usual_for="encoder_decoder",
         about="Read one text, write another: translations, summaries, pronunciations.",
         kinds=("encoder_decoder",),
         verb="translate",

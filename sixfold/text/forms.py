@@ -1,23 +1,19 @@
-"""The forms that training text has: pairs of texts, or one text. A task names the one it needs."""
+"""The forms that training text has: pairs of texts, one text, texts with labels. A task names the one it needs.
+
+What reads and prepares text is imported when it is first called: to ask a trained model, none of it is needed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from sixfold.config.schema import Data
-from sixfold.text.labelled import LabelledText, label_references
-from sixfold.text.preparation import (
-    ParallelText,
-    PlainText,
-    Preparation,
-    Reference,
-    ReferenceCollector,
-    without_empty_sides,
-)
-from sixfold.text.sources import Source, Split, pair_sources, text_sources
-from sixfold.text.tables import table_sources
+if TYPE_CHECKING:
+    from sixfold.config.schema import Data
+    from sixfold.text.preparation import Preparation, Reference
+    from sixfold.text.sources import Source, Split
 
 
 @dataclass(frozen=True)
@@ -26,7 +22,7 @@ class TextForm:
 
     name: str
     sources: Callable[[Data, Split], list[Source[Any]]]  # the files of a part
-    preparation: type[Preparation]  # reads them twice
+    preparation: Callable[..., Preparation]  # (data, progress): reads them twice
     references: Callable[[Data, Split], list[Reference]]  # what a part is scored against
     limit: str  # the key of `data` that bounds a row: "max_length" or "context"
     ends: int = 0  # tokens more than that which a row can have: EOS
@@ -34,24 +30,36 @@ class TextForm:
     has_labels: bool = False
 
 
-def pair_references(data: Data, part: Split) -> list[Reference]:
-    """The raw text of a part, to score against. Equal sources become one.
+def _later(module: str, name: str) -> Callable[..., Any]:
+    """A function of `sixfold.text`, imported when it is called."""
 
-    Pairs with an empty side are left out; long ones are not.
-    """
-    collector = ReferenceCollector()
-    for item in pair_sources(data, part):
-        collector.update(without_empty_sides(item.read()))
-    return collector.references()
+    def call(*arguments: Any) -> Any:
+        return getattr(import_module(f"sixfold.text.{module}"), name)(*arguments)
+
+    return call
 
 
-def no_references(data: Data, part: Split) -> list[Reference]:
-    """A text that is predicted word by word is scored by its likelihood alone."""
-    return []
-
-
-PAIRS = TextForm("pairs", pair_sources, ParallelText, pair_references, limit="max_length", ends=1, has_pairs=True)
-LABELLED_TEXT = TextForm(
-    "texts with labels", table_sources, LabelledText, label_references, limit="max_length", has_labels=True
+PAIRS = TextForm(
+    "pairs",
+    _later("sources", "pair_sources"),
+    _later("preparation", "ParallelText"),
+    _later("preparation", "pair_references"),
+    limit="max_length",
+    ends=1,
+    has_pairs=True,
 )
-PLAIN_TEXT = TextForm("plain text", text_sources, PlainText, no_references, limit="context")
+PLAIN_TEXT = TextForm(
+    "plain text",
+    _later("sources", "text_sources"),
+    _later("preparation", "PlainText"),
+    _later("preparation", "no_references"),
+    limit="context",
+)
+LABELLED_TEXT = TextForm(
+    "texts with labels",
+    _later("tables", "table_sources"),
+    _later("labelled", "LabelledText"),
+    _later("labelled", "label_references"),
+    limit="max_length",
+    has_labels=True,
+)

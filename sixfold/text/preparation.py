@@ -338,3 +338,19 @@ def _chunks(lines: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
 
 def _names(sources: Sequence[Source[Any]]) -> str:
     return "; ".join(source.name for source in sources)
+
+
+def pair_references(data: Data, part: Split) -> list[Reference]:
+    """The raw text of a part, to score against. Equal sources become one.
+
+    Pairs with an empty side are left out; long ones are not.
+    """
+    collector = ReferenceCollector()
+    for item in pair_sources(data, part):
+        collector.update(without_empty_sides(item.read()))
+    return collector.references()
+
+
+def no_references(data: Data, part: Split) -> list[Reference]:
+    """A text that is predicted word by word is scored by its likelihood alone."""
+    return []

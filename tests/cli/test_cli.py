@@ -8,11 +8,12 @@ from typing import NamedTuple
 import pytest
 import typer
 
-from sixfold.cli import app, main
+from sixfold.cli import app, load_verbs, main
 from sixfold.config.files import read_config
 from sixfold.config.schema import keys
 from sixfold.spec import registry
 
+load_verbs()
 VERBS = typer.main.get_command(app).commands
 OWN_PART = """
 from dataclasses import replace

@@ -2,10 +2,11 @@
 
 import pytest
 
-from sixfold.cli import app
+from sixfold.cli import app, load_verbs
 
 
 def test_each_verb_lies_in_a_file_of_its_name():
+    load_verbs()
     verbs = [(command.name or command.callback.__name__, command) for command in app.registered_commands]
     for group in app.registered_groups:
         verbs += [(group.name, command) for command in group.typer_instance.registered_commands]

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from sixfold.scoring.metrics import METRICS
+from sixfold.scoring.names import LABEL_METRICS, TEXT_METRICS
 from sixfold.scoring.report import (
     check_counts,
     compare_texts,
@@ -97,3 +98,7 @@ def test_two_files_are_compared(write):
     (same,) = compare_texts(first, first, truth, find_metrics("bleu"), resamples=20)
     assert same.p_bootstrap == 1.0
     assert comparison_rows(same)[-1] == ("signature", "", METRICS["bleu"].signature([("a",)]))
+
+
+def test_the_names_are_those_of_the_metrics():
+    assert (*TEXT_METRICS, *LABEL_METRICS) == tuple(METRICS)

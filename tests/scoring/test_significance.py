@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from sixfold.scoring.metrics import METRICS, TEXT_METRICS
+from sixfold.scoring.metrics import METRICS
+from sixfold.scoring.names import TEXT_METRICS
 from sixfold.scoring.significance import (
     bootstrap_scores,
     compare,

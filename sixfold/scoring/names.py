@@ -1,0 +1,15 @@
+"""The names of all metrics, without what computes them: metrics.py has that."""
+
+TEXT_METRICS = (  # of texts that a model writes
+    "bleu",
+    "chrf",
+    "ter",
+    "rouge1",
+    "rouge2",
+    "rougeL",
+    "exact_match",
+    "symbol_error_rate",
+    "word_error_rate",
+    "pronunciation",
+)
+LABEL_METRICS = ("accuracy", "macro_f1")
