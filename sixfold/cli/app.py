@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
 from contextlib import suppress
@@ -32,6 +33,9 @@ VERBS = (  # in the order of the help; each is a file of this package
     "count",
     "prepare",
 )
+# Verbs that ask a trained model. torch makes a million calls while it is imported, and CPython 3.11 maps and unmaps a
+# page of its stack for each call that crosses the page's end: deep inside a verb that cost a tenth of a second.
+_ASKING = ("translate", "generate", "classify", "score")
 _NEAR = 0.8  # how alike a typo is to what was meant: `explore` and `export` are 0.77 alike
 
 
@@ -70,7 +74,10 @@ def main() -> None:
     """Run the command line; a user's mistake ends in one line on stderr and exit code 2."""
     take_closed()
     try:
-        load_verbs(next((word for word in sys.argv[1:] if not word.startswith("-")), None))
+        typed = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
+        load_verbs(typed)
+        if typed in _ASKING and any(map(os.path.isdir, sys.argv[2:])) and "--help" not in sys.argv:
+            import torch  # noqa: F401  (here, where the stack is flat: see _ASKING)
         _run()
     except ValueError as error:
         _complain(str(error))
