@@ -29,7 +29,16 @@ from torch import Tensor, nn
 from sixfold.core import forms
 from sixfold.core.parts import ModelPart
 from sixfold.decoding.cpu import gemm
-from sixfold.decoding.cpu.torch_private import Unconverted, change_count, hooks, int8_product, pack, packed_product
+from sixfold.decoding.cpu.torch_private import (
+    Unconverted,
+    change_count,
+    children,
+    hooks,
+    int8_product,
+    pack,
+    packed_product,
+    tensors,
+)
 from sixfold.models.model import Model
 from sixfold.transformer import TokenEmbedding
 
@@ -58,9 +67,8 @@ def sample(tensor: Tensor) -> Hashable:
 def fingerprint(model: nn.Module) -> tuple[Any, ...]:
     """A value that changes when a model changes: its modules and their attributes, its tensors, its hooks."""
     parts = list(model.modules())
-    tensors = [each for part in parts for each in (*part.parameters(recurse=False), *part.buffers(recurse=False))]
-    made = [(type(part), *part.children(), *part.__dict__.values()) for part in parts]
-    return made, [hooks(part) for part in parts], [sample(tensor) for tensor in tensors]
+    made = [(type(part), *children(part), *part.__dict__.values()) for part in parts]
+    return made, [hooks(part) for part in parts], [sample(tensor) for part in parts for tensor in tensors(part)]
 
 
 def same(one: Any, other: Any) -> bool:

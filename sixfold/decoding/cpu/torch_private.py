@@ -64,6 +64,16 @@ def hooks(module: nn.Module) -> list[Any]:
     return [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
 
 
+def children(module: nn.Module) -> list[nn.Module | None]:
+    """The modules that are attributes of this one. `module.children()` takes ten times as long."""
+    return [*module._modules.values()]
+
+
+def tensors(module: nn.Module) -> list[Tensor]:
+    """The parameters and buffers that are attributes of this module, likewise."""
+    return [each for each in (*module._parameters.values(), *module._buffers.values()) if each is not None]
+
+
 class Unconverted(nn.Module):
     """A module whose own tensors stay as they are when `.double()` or `.to()` converts a model around it."""
 

@@ -109,3 +109,14 @@ def test_tensors_as_keys_are_compared_by_identity_and_dropped():
     assert [found[one], found[other]] == [1, 2], ADAPT
     del other
     assert len(found) == 1, ADAPT
+
+
+def test_children_and_tensors_are_those_of_the_public_iterators():
+    module = nn.Module()
+    module.a, module.b, module.none = nn.Linear(2, 3), nn.Linear(2, 3, bias=False), None
+    module.weight = nn.Parameter(torch.zeros(2))
+    module.register_buffer("buffer", torch.ones(3))
+    module.register_parameter("missing", None)
+    assert [id(each) for each in torch_private.children(module)] == [id(each) for each in module.children()]
+    public = (*module.parameters(recurse=False), *module.buffers(recurse=False))
+    assert [id(each) for each in torch_private.tensors(module)] == [id(each) for each in public]
