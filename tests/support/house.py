@@ -273,7 +273,22 @@ def tests_of_tests(files: Files) -> list[str]:
     ]
 
 
-CHECKS = (layers, public_names, cycles, budgets, meaningless_names, hidden_packages)
+KINDS = {"encoder_decoder", "decoder_only", "encoder_only"}
+MAY_NAME_KINDS = ("sixfold/tasks/", "sixfold/models/", "sixfold/config/schema.py")
+
+
+def kinds_elsewhere(files: Files) -> list[str]:
+    """A model's kind is a name: what it can do is declared by its class, what it is trained for is a task."""
+    return [
+        f"{path}:{node.lineno} names the kind {node.value!r}; ask what the model can do, or its task"
+        for path, source in files.items()
+        if not path.startswith(MAY_NAME_KINDS)
+        for node in ast.walk(_parsed(source))
+        if isinstance(node, ast.Constant) and node.value in KINDS
+    ]
+
+
+CHECKS = (layers, public_names, cycles, budgets, meaningless_names, hidden_packages, kinds_elsewhere)
 
 if __name__ == "__main__":
     root = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
