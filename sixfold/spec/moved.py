@@ -56,7 +56,7 @@ _NOW_IN = {
     "sixfold.study": "sixfold.narang.rows",
     "sixfold.synthesizer": "sixfold.modifications._shared.synthesizer",
     "sixfold.tap": "sixfold (Tap), or sixfold.core.tap",
-    "sixfold.text.corpus": "sixfold.text.corpus, sixfold.text.preparation (Reference) and sixfold.text.forms (references)",
+    "sixfold.text.corpus": "sixfold.text.corpus, sixfold.text.preparation and sixfold.text.forms (references)",
     "sixfold.training.device": "sixfold.core.device",
     "sixfold.training.display": "sixfold.training.observers.display",
     "sixfold.training.log": "sixfold.training.observers.log",
