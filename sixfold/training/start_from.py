@@ -98,8 +98,8 @@ def add_modifications(config: Config, more: Collection[str], run: Run) -> Config
 
 def tell_inherited(given: Config, config: Config, run: Run, display: Display) -> None:
     """Say what `inherit` made of a given configuration: each value that was not given and would be another one."""
-    free = given.task is None and not _gives(given.model, "kind")
-    found = [f"task {task_of(config).name}"] if free and task_of(config) != task_of(given) else []
+    task = task_of(config)
+    found = [] if task == task_of(given) else [f"task {task.name}"]
     for section in SECTIONS:
         had, values = getattr(given, section), getattr(config, section)
         new = {key: value for key, value in values if not _gives(had, key) and value != getattr(had, key)}

@@ -68,7 +68,8 @@ def test_words_of_the_source_are_hidden_and_nothing_else(noisy):
 def test_a_batch_of_no_rows_counts_nothing(noisy):
     rows = some_rows(3)
     none = replace(rows, index=rows.index[:0], keys=rows.keys[:0])
-    assert noisy.batch(none).counts == {"words": 0, "size": 0}
+    batch = noisy.batch(none)
+    assert (batch.counts, batch.source.tolist()) == ({"words": 0, "size": 0}, [[EOS]])
 
 
 def test_the_main_term_is_that_of_translation_and_the_other_the_mean_square_of_the_states(noisy):
