@@ -17,7 +17,7 @@ __version__ = "0.2.0"
 if TYPE_CHECKING:
     from sixfold.api.load import load
     from sixfold.config.files import read_config
-    from sixfold.core.batch import Batch, Losses
+    from sixfold.core.batch import Batch, Losses, Term
     from sixfold.core.ids import BOS, EOS, PAD
     from sixfold.core.parts import ModelPart
     from sixfold.core.place import Place, Sizes
@@ -31,13 +31,15 @@ if TYPE_CHECKING:
     from sixfold.runs.model_files import save
     from sixfold.spec.registry import all_modifications, import_file, modification
     from sixfold.spec.spec import Spec
-    from sixfold.training.runner import train
+    from sixfold.tasks.task import Task
+    from sixfold.training.observers.observer import Observer
+    from sixfold.training.runner import prepare, train
 
 # Where each public name lives. They are imported on first use, so that `sixfold --help` need not wait for torch.
 _HOME = {
     "api.load": ("load",),
     "config.files": ("read_config",),
-    "core.batch": ("Batch", "Losses"),
+    "core.batch": ("Batch", "Losses", "Term"),
     "core.ids": ("BOS", "EOS", "PAD"),
     "core.parts": ("ModelPart",),
     "core.place": ("Place", "Sizes"),
@@ -50,7 +52,9 @@ _HOME = {
     "runs.model_files": ("load_model", "save"),
     "spec.registry": ("all_modifications", "import_file", "modification"),
     "spec.spec": ("Spec",),
-    "training.runner": ("train",),
+    "tasks.task": ("Task",),
+    "training.observers.observer": ("Observer",),
+    "training.runner": ("prepare", "train"),
 }
 _NAME_THERE = {"load_model": "load"}  # where it differs
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -66,16 +70,20 @@ __all__ = [
     "EncoderOnly",
     "Losses",
     "ModelPart",
+    "Observer",
     "Place",
     "Sizes",
     "Spec",
     "Tap",
+    "Task",
+    "Term",
     "all_modifications",
     "build",
     "import_file",
     "load",
     "load_model",
     "modification",
+    "prepare",
     "read_config",
     "save",
     "train",

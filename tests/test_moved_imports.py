@@ -42,6 +42,10 @@ def _registry_as_it_was(monkeypatch):
         ("sixfold.initial", "normal", "sixfold.core.init"),
         ("sixfold.spec", "Place", r"sixfold \(Spec, Place, Sizes\)"),
         ("sixfold.models", "Model", r"sixfold \(build, Batch, Losses\)"),
+        ("sixfold.training.display", "Display", r"sixfold\.training\.observers\.display"),
+        ("sixfold.training.log", "Log", r"sixfold\.training\.observers\.log"),
+        ("sixfold.training.tensorboard", "Board", r"sixfold\.training\.observers\.tensorboard"),
+        ("sixfold.text.corpus", "references", r"sixfold\.text\.forms \(references\)"),
         ("sixfold.transformer", "Memory", r"sixfold.core.memory \(Memory\)"),
     ],
 )

@@ -23,7 +23,7 @@ RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The directory 
 RunOrModel = Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run, or of a model.")]
 Import = Annotated[
     list[Path] | None,
-    typer.Option("--import", metavar="FILE.py", help="Run a Python file that registers modifications of your own."),
+    typer.Option("--import", metavar="FILE.py", help="Run a Python file that registers modifications or tasks."),
 ]
 Modify = Annotated[
     list[str] | None,

@@ -71,20 +71,27 @@ class Data(Section):
 
     train: Corpus | None = Field(
         None,
-        description="a prefix (PREFIX.en and PREFIX.de), a .tsv, a .jsonl, a text for language models, each also .gz; "
-        "or {source: FILE, target: FILE}; or {path: FILE, weight: 2}; or a list of these",
+        description="a prefix (PREFIX.en and PREFIX.de), a .tsv, a .jsonl, a text for language models, a .csv to "
+        "classify, each also .gz; or {source: FILE, target: FILE}; or {path: FILE, weight: 2}; or a list of these",
     )
     valid: Corpus | None = Field(None, description="the same, to validate on")
     test: Corpus | None = Field(None, description="the same, never looked at in training")
     source: str | None = Field(None, description="suffix, column (a number, or a name in the first line) or field")
-    target: str | None = Field(None, description="the same; for a language model the field of the text")
+    target: str | None = Field(
+        None, description="the same; for a language model the field of the text, to classify the label"
+    )
     tokenizer: TokenizerKind | TokenizerKinds = Field(
         "bpe", description="bpe, unigram, characters, bytes, words or symbols; or {source: KIND, target: KIND}"
     )
     vocabulary: Words | Vocabularies | None = Field(
         None, description="words of the joint vocabulary, or {source: N, target: N} for separate ones"
     )
-    max_length: int = Field(256, gt=0, le=_LONGEST, description="longer pairs, in tokens, are dropped and counted")
+    max_length: int = Field(
+        256,
+        gt=0,
+        le=_LONGEST,
+        description="longer pairs, in tokens, are dropped; longer texts to classify are cut; both are counted",
+    )
     context: int = Field(256, gt=1, le=_LONGEST, description="tokens a language model sees at once")
 
     @field_validator("source", "target", mode="before")

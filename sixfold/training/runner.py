@@ -60,9 +60,9 @@ class Outcome:
     best: float | None = None  # of the metric
 
 
-def prepare(config: Config, folder: Path, *, progress: ProgressCallback | None = None) -> Prepared:
+def prepare(config: Config, folder: str | Path, *, progress: ProgressCallback | None = None) -> Prepared:
     """Tokenise the text of a configuration into a folder, to train several runs on it: `train(…, prepared=…)`."""
-    config = settled(config).with_whole_paths()
+    config, folder = settled(config).with_whole_paths(), Path(folder)
     prepared = prepare_text(config.data, task_of(config).form, folder, None, progress)
     prepared.tokenizers.save(folder)
     return prepared

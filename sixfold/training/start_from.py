@@ -1,7 +1,7 @@
 """`train --from RUN`: a new run begins with the tokenizer of a trained run, and with all of its model that fits.
 
-    inherited    what the new configuration does not give: the model (kind, sizes, dropout, modifications), the form of
-                 the text, what is minimised and measured, how to decode; and always the tokenizer
+    inherited    what the new configuration does not give: the task, the model (kind, sizes, dropout, modifications),
+                 the form of the text, what is minimised and measured, how to decode; and always the tokenizer
     taken        tensors that both models have, under the same name and of the same shape
     fresh        the other tensors of the new model: they are as in any new model
     left         the other tensors of RUN's model
@@ -98,7 +98,8 @@ def add_modifications(config: Config, more: Collection[str], run: Run) -> Config
 
 def tell_inherited(given: Config, config: Config, run: Run, display: Display) -> None:
     """Say what `inherit` made of a given configuration: each value that was not given and would be another one."""
-    found = []
+    task = task_of(config)
+    found = [] if task == task_of(given) else [f"task {task.name}"]
     for section in SECTIONS:
         had, values = getattr(given, section), getattr(config, section)
         new = {key: value for key, value in values if not _gives(had, key) and value != getattr(had, key)}

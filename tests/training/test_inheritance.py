@@ -172,3 +172,13 @@ def test_the_depth_of_an_only_stack_is_that_of_both(tmp_path):
         "its model.kind is decoder_only, here encoder_only",
         "its encoder_layers is 2, here 1",
     ]
+
+
+def test_a_task_that_was_inherited_is_said_and_one_that_was_given_is_not(made, tmp_path):
+    text = {"data.train": str(made / "train.w")}
+    run, said = adapted(made / "mlm", tmp_path / "same", text)
+    assert run.read_config().task == Run(made / "mlm").read_config().task
+    assert said[0].startswith(f"from {made / 'mlm'}: task masked_words; ")
+    for key, given in {"task": "masked_words:masked=0.5", "model.kind": "encoder_only"}.items():
+        _, said = adapted(made / "mlm", tmp_path / key, {**text, key: given})
+        assert "task" not in said[0]
