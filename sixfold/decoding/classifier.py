@@ -54,8 +54,17 @@ class Classifier:
     verb: ClassVar[str] = "classify"  # by which the command line asks it
 
     def __init__(
-        self, model: EncoderOnly, tokenizer: Tokenizer, labels: Sequence[str], decoding: Decoding | None = None
+        self,
+        model: EncoderOnly,
+        tokenizer: Tokenizer,
+        labels: Sequence[str],
+        decoding: Decoding | None = None,
+        *,
+        longest: int | None = None,
     ):
+        """`longest` is how many tokens of a text it was trained to read."""
+        own = model.limits.get("only") if isinstance(model, EncoderOnly) else None
+        self.longest = min((each for each in (longest, own) if each is not None), default=None)
         self.model, self.tokenizer = model, tokenizer
         self.labels, self.decoding = tuple(labels), decoding or Decoding()
         check_models([model], EncoderOnly, "classify")
@@ -117,7 +126,7 @@ class ClassificationSession:
     def __init__(self, classifier: Classifier, decoding: Decoding, stop: Callable[[], bool] | None = None):
         model = classifier.model
         self.model: Any = quantised(model) if in_8_bits(model, decoding) else model
-        self.tokenizer, self.labels = classifier.tokenizer, classifier.labels
+        self.tokenizer, self.labels, self.longest = classifier.tokenizer, classifier.labels, classifier.longest
         self.decoding, self.stop = decoding, stop
         self.device = next(model.parameters()).device
 
@@ -128,7 +137,7 @@ class ClassificationSession:
         """A text as the model can read it: its tokens alone, as in training."""
         if not ids:
             return None
-        ids, note = cut_to_fit(ids, self.decoding, self.model.limits.get("only"), "the text")
+        ids, note = cut_to_fit(ids, self.decoding, self.longest, "the text")
         return Job(source=ids, limit=0, tag=Tag(number, line, note))
 
     def search(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, list[float]]]:

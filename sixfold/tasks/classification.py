@@ -50,8 +50,7 @@ def classifier(
         if len(models) > 1:
             raise ValueError(f"classifiers have no ensembles yet: give one run, got {len(models)}")
         (models,) = models
-    most = decoding.max_source if data is None else min(decoding.max_source, data.max_length)
-    return Classifier(models, tokenizers.source, labels, decoding.model_copy(update={"max_source": most}))
+    return Classifier(models, tokenizers.source, labels, decoding, longest=None if data is None else data.max_length)
 
 
 def answers(user: Classifier, sources: Sequence[str], stop: Callable[[], bool]) -> list[str]:

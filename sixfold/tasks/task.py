@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -62,6 +63,11 @@ class Task:
     @property
     def known_metrics(self) -> tuple[str, ...]:
         return (*LOSSES, *self.metrics)
+
+    def imported_from(self) -> list[str]:
+        """The user's file that registered it, where it is not one of sixfold's own."""
+        module = sys.modules.get(self.collate.__module__)
+        return [str(module.__file__)] if module is not None and module.__name__.startswith("sixfold_import_") else []
 
     def said(self) -> dict[str, Any]:
         """For a configuration: everything is said."""

@@ -46,9 +46,10 @@ def _use(run: Path) -> list[str]:
 
 
 def _imports(run: Path) -> list[str]:
-    """Options for the user's files that register the run's modifications."""
+    """Options for the user's files that register the run's modifications, and its task."""
     try:
-        files = files_of(Run(run).read_config().model.modifications)
+        config = Run(run).read_config()
+        files = dict.fromkeys([*files_of(config.model.modifications), *task_of(config).imported_from()])
     except ValueError:  # there is no configuration
         return []
     return [word for file in files for word in ("--import", file)]
