@@ -53,6 +53,21 @@ def test_score_says_the_same(sixfold, original):
     assert found == {name: best_line(original)[name] for name in ("accuracy", "macro_f1")}
 
 
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_the_command_line_says_what_python_says(sixfold, original, precision):
+    texts = [text for text, _ in valid_rows(original)]
+    Path("in.txt").write_text("".join(f"{text}\n" for text in texts))
+    options = ["--format", "jsonl", "--device", "cpu", "--precision", precision, "--out", "out.jsonl"]
+    code, _, err = sixfold("classify", original.directory, "in.txt", *options)
+    assert code == 0, err
+    found = package.load(original.directory).classify(texts, precision=precision)
+    lines = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    assert [line["label"] for line in lines] == [each.label for each in found]
+    for line, each in zip(lines, found, strict=True):
+        assert line["probabilities"] == pytest.approx(each.probabilities, abs=1e-6)
+        assert sum(each.probabilities.values()) == pytest.approx(1)
+
+
 def test_labels_are_on_disk_by_name(original):
     assert tuple(json.loads((original.directory / "labels.json").read_text())["labels"]) == labelled.LABELS
     assert package.load(original.directory).labels == labelled.LABELS
