@@ -66,12 +66,13 @@ def be_deterministic(yes: bool) -> None:
 def left_as_it_was() -> Iterator[None]:
     """Afterwards torch's random generators, and whether it is deterministic, are as they were before."""
     strict = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     benchmark = torch.backends.cudnn.benchmark
     try:
         with torch.random.fork_rng(range(torch.cuda.device_count())):
             yield
     finally:
-        torch.use_deterministic_algorithms(strict)
+        torch.use_deterministic_algorithms(strict, warn_only=warn_only)
         torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
         torch.backends.cudnn.benchmark = benchmark

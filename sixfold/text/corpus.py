@@ -99,12 +99,15 @@ def open_prepared(folder: Path, tokenizers: Tokenizers) -> Prepared:
         raise ValueError(f"{folder / INDEX} is damaged ({error!r}); prepare the data anew") from None
 
 
-def copy_prepared(prepared: Prepared, folder: Path, data: Data) -> Prepared:
-    """The same prepared text in another folder, if it was made of the section `data`; files are shared, if they can be.
+def copy_prepared(prepared: Prepared, folder: Path, data: Data, form: TextForm) -> Prepared:
+    """The same prepared text in another folder, if it was made of the section `data`, in this form.
 
-    Nobody writes into such a file: prepared anew, it is another file.
+    Files are shared, if they can be. Nobody writes into such a file: prepared anew, it is another file.
     """
-    then, now = _read_index(prepared.folder).get("data", {}), data.model_dump(mode="json")
+    index = _read_index(prepared.folder)
+    if index.get("form") != form.name:  # a table may be pairs, or texts with labels
+        raise ValueError(f"{prepared.folder} was prepared as {index.get('form')}, not as {form.name}; prepare it anew")
+    then, now = index.get("data", {}), data.model_dump(mode="json")
     different = [f"data.{key} was {then.get(key)!r} and is {now[key]!r}" for key in now if then.get(key) != now[key]]
     if different:
         raise ValueError(f"{prepared.folder} was prepared for another text: {'; '.join(different)}; prepare it anew")

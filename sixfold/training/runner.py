@@ -208,7 +208,9 @@ def _prepare(
 ) -> Prepared:
     """Tokenise the text, or take what is tokenised already, and say what there is to say about it."""
     if prepared is not None:
-        made = copy_prepared(prepared, run.data, config.data)
+        if tokenizers is not None:  # those of the run to begin with: text of others is refused
+            prepared = open_prepared(prepared.folder, tokenizers)
+        made = copy_prepared(prepared, run.data, config.data, task_of(config).form)
     else:
         made = prepare_text(config.data, task_of(config).form, run.data, tokenizers, display.progress)
     for line in made.report.lines():

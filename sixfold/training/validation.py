@@ -74,7 +74,8 @@ class Validation:
         if shares is None:
             return None
         losses = {
-            name: sum(each[name][0] for each in shares) / sum(each[name][1] for each in shares) for name in shares[0]
+            name: sum(each[name][0] for each in shares) / max(sum(each[name][1] for each in shares), 1.0)
+            for name in shares[0]
         }
         loss = losses.pop(self.task.main)
         scores = {

@@ -14,7 +14,7 @@ from sixfold.training import checkpoint, runner
 from sixfold.training.observers.display import Quiet
 from sixfold.training.processes import Processes, together
 from sixfold.training.trainer import Trainer
-from tests.support import tiny
+from tests.support import labelled, tiny, two_terms
 
 # For each, FSDP2 is compared with DDP: name → (modifications, layers, steps); twenty steps for those of the promise, a
 # few for two with ways of their own.
@@ -33,6 +33,10 @@ MOVES = {
     "fsdp from two to one": ("vanilla-fsdp", 2, 1, "fsdp"),
     "fsdp from one to two": ("one", 1, 2, "fsdp"),
 }
+
+
+# Tasks on texts with labels, which are compared with one process: three micro-batches in each of two.
+TASKS = ("classification", two_terms.two_terms.name)
 
 
 class Many:
@@ -107,6 +111,15 @@ def moved(many):
         many.resume(f"{parallel}-broken", 2, f"{parallel}-unbroken", step=4, steps=8, parallel=parallel)
 
 
+def tasks(many):
+    """One batch, and six micro-batches of it."""
+    for task in TASKS:
+        own = labelled.settings(labelled.tables(many.folder), task=task, training__steps=10)
+        many.train(f"{task}-one", 1, **own)
+        for parallel in ("ddp", "fsdp"):
+            many.train(f"{task}-{parallel}", training__parallel=parallel, training__accumulate=3, **own)
+
+
 def poisoned(many):
     """The gradient of the fifth step is not a number, in the second process only."""
     backward = Trainer.backward
@@ -131,5 +144,5 @@ def poisoned(many):
 
 if __name__ == "__main__":
     with together("cpu") as everybody:
-        for do in (equal_batches, cut_up, moved, poisoned):
+        for do in (equal_batches, cut_up, moved, tasks, poisoned):
             do(Many(Path(sys.argv[1]), everybody))

@@ -1,15 +1,11 @@
 """All three kinds of models train from text, and the ways to compute a step change only what they say."""
 
-import os
-import signal
-
 import pytest
 
 from sixfold.runs.run import Run
 from sixfold.training.observers.display import Quiet
-from sixfold.training.runner import resume, train
-from sixfold.training.trainer import Trainer
-from tests.support import tiny
+from sixfold.training.runner import train
+from tests.support.interrupting import assert_it_ends_as_left_alone
 from tests.support.plain_text import recipe
 
 
@@ -28,21 +24,7 @@ def test_a_plain_text_is_learned(tmp_path, name, tokenizer):
 
 @pytest.mark.parametrize("name", ["lm", "mlm"])
 def test_an_interrupted_one_ends_as_one_left_alone(tmp_path, monkeypatch, name):
-    config, whole, broken = recipe(tmp_path, name), Run(tmp_path / "whole"), Run(tmp_path / "broken")
-    train(config, whole.directory, display=Quiet())
-    step = Trainer.step
-
-    def interrupted(trainer):
-        step(trainer)
-        if trainer.progress.step == 13:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(Trainer, "step", interrupted)
-    assert train(config, broken.directory, display=Quiet()).signal == signal.SIGINT
-    monkeypatch.setattr(Trainer, "step", step)
-    resume(broken.directory, display=Quiet())
-    assert tiny.bytes_of(broken)["model.safetensors"] == tiny.bytes_of(whole)["model.safetensors"]
-    assert tiny.log_without_times(broken) == tiny.log_without_times(whole)
+    assert_it_ends_as_left_alone(recipe(tmp_path, name), tmp_path, monkeypatch)
 
 
 def test_recomputing_changes_nothing_and_half_precision_a_little(tmp_path):

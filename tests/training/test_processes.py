@@ -18,7 +18,7 @@ from sixfold.runs.run import Run
 from sixfold.training import checkpoint
 from sixfold.training.processes import said_once
 from tests.support import tiny
-from tests.support.many import CUT_UP, MOVES
+from tests.support.many import CUT_UP, MOVES, TASKS
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "PYTHONPATH": str(ROOT)}
@@ -54,7 +54,7 @@ def furthest(left, right):
 
 def numbers(run):
     """What the log says of training and validation, but for padding, which depends on how a batch is dealt."""
-    kept = ("step", "loss", "gradient", "tokens", "symbol_error_rate")
+    kept = ("step", "loss", "words_loss", "gradient", "tokens", "symbol_error_rate", "accuracy")
     return [{k: r[k] for k in kept if k in r} for r in run.records() if r["kind"] in ("train", "valid")]
 
 
@@ -76,6 +76,19 @@ def test_shards_are_trained_as_whole_models(runs, name):
     assert all(
         mine == pytest.approx(theirs, rel=1e-4) for mine, theirs in zip(numbers(ddp), numbers(fsdp), strict=True)
     )
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_each_term_is_divided_by_its_own_count_in_the_whole_step(runs, task, parallel):
+    """Texts differ in length, so micro-batches have other shares of the words than of the labels."""
+    one, other = runs(f"{task}-one"), runs(f"{task}-{parallel}")
+    assert furthest(weights(one), weights(other)) < TOLERANCE
+    assert furthest(weights(one), weights(one, 0)) > 1000 * TOLERANCE
+    assert all(
+        mine == pytest.approx(theirs, rel=1e-4) for mine, theirs in zip(numbers(one), numbers(other), strict=True)
+    )
+    assert all(("words_loss" in line) == (task == "two_terms") for line in numbers(one))
 
 
 def test_each_process_writes_its_part_and_nothing_is_pickled(runs, monkeypatch):
