@@ -16,6 +16,7 @@ from rich.table import Table
 from sixfold.config.schema import Config, Files
 from sixfold.disk.reading import ordinary
 from sixfold.runs.run import Run
+from sixfold.tasks.task import task_of
 from sixfold.terminal import facts
 from sixfold.training.observers.display import NO_BEST, clock, number, numbers
 
@@ -36,6 +37,7 @@ def describe_run(run: Run) -> dict[str, Any]:
     if config is not None or has_model:
         described["model"] = _model(run, config)
     if config is not None:
+        described["task"] = _task(config)
         about = _about(run)
         records = list(run.records())
         with _damage(directory):
@@ -54,6 +56,15 @@ def _about(run: Run) -> dict[str, Any]:
         return run.read_about() if run.about.exists() else {}
     except ValueError as error:
         return {"problem": str(error)}
+
+
+def _task(config: Config) -> dict[str, Any]:
+    """What the model is trained for, its options, and what its losses count."""
+    try:
+        task = task_of(config)
+    except ValueError as error:  # one of the user's own, that was not imported
+        return {"name": None, "counts": "targets", "problem": str(error)}
+    return {**task.said(), "counts": "target tokens" if task.main == "words" else task.main}
 
 
 def who_writes(run: Run) -> str | None:
@@ -190,10 +201,13 @@ def _damage(directory: str | Path) -> Iterator[None]:
 def _rows(described: Mapping[str, Any]) -> list[tuple[str, Any]]:
     model, data = described.get("model"), described.get("data")
     rows: list[tuple[str, Any]] = [("directory", described["directory"]), ("state", state(described))]
+    if "task" in described:
+        rows.append(("task", _modification(*_named(described["task"]))))
     if model is not None:
         rows += _architecture(model)
     if data is not None:
-        rows += [*_data_rows(data), *_progress_rows(described["progress"], described["best"])]
+        counts = described["task"]["counts"]
+        rows += [*_data_rows(data), *_progress_rows(described["progress"], described["best"], counts)]
         if described["best"] is None and described["weights"] is not None:
             rows.append(("weights", f"of step {described['weights']['step']:,}: {described['weights']['why']}"))
         rows.append(("problem", described["problem"]))
@@ -231,6 +245,11 @@ def _architecture(model: Mapping[str, Any]) -> list[tuple[str, Any]]:
     ]
 
 
+def _named(task: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    options = {key: value for key, value in task.items() if key not in ("name", "counts", "problem")}
+    return task["name"] or task["problem"], options
+
+
 def _modification(name: str, options: Mapping[str, Any]) -> str:
     return name + "".join(f"{',' if i else ':'}{key}={value}" for i, (key, value) in enumerate(options.items()))
 
@@ -249,15 +268,15 @@ def _examples(report: Mapping[str, Any] | None) -> str | None:
     return ", ".join(f"{name} {count:,}" for name, count in counts.items()) or None
 
 
-def _progress_rows(progress: Mapping[str, Any], best: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
+def _progress_rows(progress: Mapping[str, Any], best: Mapping[str, Any] | None, counts: str) -> list[tuple[str, Any]]:
     steps, last = progress["steps"], progress["last"]
     far = f"{progress['step']:,}" + (f" of {steps:,} steps ({progress['step'] / steps:.1%})" if steps else " steps")
     if last is not None:
-        far += f", epoch {last['epoch']}, {last['tokens']:,} target tokens in {clock(progress['seconds'])}"
+        far += f", epoch {last['epoch']}, {last['tokens']:,} {counts} in {clock(progress['seconds'])}"
     rows: list[tuple[str, Any]] = [("progress", far)]
     if last is not None:
         speed = last["tokens"] / progress["seconds"] if progress["seconds"] else 0.0
-        said = numbers(last["loss"], last["learning_rate"], speed, last["padding"])
+        said = numbers(last["loss"], last["learning_rate"], speed, last["padding"], counts.split()[-1])
         rows.append((f"at step {last['step']:,}", said))
     if best is not None:
         again = (*_NOT_AGAIN, best["metric"])

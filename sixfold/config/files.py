@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ def read_config(recipe: str | Path | None = None, settings: Mapping[str, Any] | 
     """
     tree = {} if recipe is None else _read_recipe(recipe)
     given: dict[str, dict[str, Any]] = {}
-    for key, value in (settings or {}).items():
+    for key, value in _flat(settings or {}):
         section, _, name = key.partition(".")
         if key == "task":
             tree["task"] = value
@@ -44,6 +44,17 @@ def read_config(recipe: str | Path | None = None, settings: Mapping[str, Any] | 
         if recipe is not None and settings:
             read_config(recipe)  # a mistake in the file is said to be there; else it is in the settings
         raise ValueError(("" if recipe is None or settings else f"{recipe}: ") + explained(error)) from None
+
+
+def _flat(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Keys such as "training.steps" with their values; a whole section may be given by its name."""
+    if not isinstance(settings, Mapping) or not all(isinstance(key, str) for key in settings):
+        raise ValueError(f'settings are keys with values, such as {{"training.steps": 4}}, got {quoted(settings)}')
+    for key, value in settings.items():
+        if key in SECTIONS and isinstance(value, Mapping):
+            yield from ((f"{key}.{name}", of) for name, of in value.items())
+        else:
+            yield key, value
 
 
 def _read_setting(value: Any, where: str) -> Any:

@@ -223,7 +223,7 @@ def import_file(path: str | Path) -> None:
     sys.modules[module.__name__] = module
     try:  # read anew each time: a cached bytecode file may be older than an edit in a notebook
         exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
         _registered.clear()
         _registered.update(before)

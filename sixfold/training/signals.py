@@ -30,6 +30,7 @@ class Signals:
         self._tell, self._told = tell, threading.Event()
         self._before: dict[int, Any] = {}
         self._noted: set[int] = set()
+        self._heard: list[int] = []  # by the thread that listens
         self._pipe: tuple[int, int] | None = None  # to read from, and to write to
         self._wakeup = -1  # where numbers of signals went before
 
@@ -39,7 +40,7 @@ class Signals:
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():  # nobody else gets signals
-            self._noted, self._pipe = set(), os.pipe()
+            self._noted, self._heard, self._pipe = set(), [], os.pipe()
             os.set_blocking(self._pipe[1], False)
             self._thread = threading.Thread(target=self._listen, args=self._pipe[:1], daemon=True)
             self._thread.start()
@@ -51,7 +52,8 @@ class Signals:
         if number not in self._noted:
             self._noted.add(number)
             self.asked, self.number = True, number
-            return
+            if self._heard.count(number) < 2:
+                return  # else both came within one instruction, for which Python calls its handler once
         self._told.wait(_PATIENCE)
         if callable(self._before[number]):  # of SIGINT, mostly what raises KeyboardInterrupt
             self._before[number](number, frame)
@@ -59,14 +61,15 @@ class Signals:
             raise SystemExit(128 + number)
 
     def _listen(self, pipe: int) -> None:
-        heard: set[int] = set()
+        heard = self._heard
         while True:
             for number in os.read(pipe, 64):
                 if number in _LISTENED:
-                    self._tell(signal.Signals(number).name, number in heard)
-                    if number in heard:
+                    heard.append(number)
+                    again = heard.count(number) > 1
+                    self._tell(signal.Signals(number).name, again)
+                    if again:
                         self._told.set()
-                    heard.add(number)
                 elif number == ord(_END):
                     return
 

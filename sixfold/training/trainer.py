@@ -75,7 +75,7 @@ class Parts:
     callable: nn.Module  # the model as it is to be called, so that gradients are those of all processes
     losses: Callable[[Model, Batch], dict[str, Term]]
     main: str  # the term that is called the loss
-    before: Callable[[Model, Batch], Batch] | None  # the forward, without gradient
+    before: Callable[[Model, Batch, tuple[int, ...]], Batch] | None  # the forward, without gradient
     batches: BatchSource
     optimizers: Sequence[Optimizer]
     processes: Processes
@@ -126,7 +126,7 @@ class Trainer:
     def step(self) -> None:
         """One optimiser step: all micro-batches, their gradients as of one batch, and what the guard says of them."""
         started, self.saved = time.perf_counter(), False
-        batches = [self.ready(batch) for batch in self.batches.next(self.mine)]
+        batches = [self.ready(batch, number) for number, batch in enumerate(self.batches.next(self.mine))]
         counts = self.count(batches)
         losses = self.backward(batches, counts)
         norm = self.clip()
@@ -135,13 +135,17 @@ class Trainer:
         self.progress.tokens += int(counts[self.parts.main])
         self.note(losses, norm, counts, time.perf_counter() - started)
 
-    def ready(self, batch: Batch) -> Batch:
-        """A micro-batch on the device, with what the task adds to it before the forward."""
+    def ready(self, batch: Batch, number: int = 0) -> Batch:
+        """A micro-batch on the device, with what the task adds to it before the forward.
+
+        The key, from which all that is random in that may follow, is another one for each micro-batch.
+        """
         batch = batch.to(self.processes.device)
         if self.parts.before is None:
             return batch
         with torch.no_grad():
-            return self.parts.before(self.model, batch)
+            key = (self.training.seed, self.progress.step, self.processes.rank, number)
+            return self.parts.before(self.model, batch, key)
 
     def count(self, batches: Sequence[Batch]) -> dict[str, float]:
         """How many things of each sort the whole step scores, over all micro-batches and processes."""

@@ -127,7 +127,9 @@ class Validation:
             before = {name: found.get(name, (0.0, 0.0)) for name in batch.counts}
             found = {**before, **found}
             if number % self.processes.size == self.processes.rank:
-                terms = model(batch.to(self.processes.device), task.losses)
+                batch = batch.to(self.processes.device)
+                batch = batch if task.before is None else task.before(model, batch, (0, 0, 0, number))
+                terms = model(batch, task.losses)
                 for name, (total, scored) in before.items():
                     found[name] = total + float(terms[name].shown), scored + batch.counts[name]
         return found

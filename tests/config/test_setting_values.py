@@ -102,3 +102,14 @@ def test_a_run_with_a_beam_samples_when_asked(sixfold, tmp_path):
     assert code == 0, err
     translator = package.load(run, device="cpu")
     assert out.splitlines() == [found.text for found in translator.translate(["a b c"], sample=True)]
+
+
+def test_a_section_may_be_given_by_its_name():
+    nested = read_config("pronounce", {"training": {"steps": 4}, "model.heads": 2})
+    assert nested == read_config("pronounce", {"training.steps": 4, "model.heads": 2})
+
+
+@pytest.mark.parametrize("settings", [{4: 4}, ["training.steps"]])
+def test_settings_are_keys_with_values(settings):
+    with pytest.raises(ValueError, match="settings are keys with values, such as"):
+        read_config("pronounce", settings)

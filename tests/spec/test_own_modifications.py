@@ -76,3 +76,9 @@ except ValueError as error:
     said, kept = done.stdout.splitlines()
     assert f"modification 'rotary' of {file} has the name of one in {kept}" in said
     assert kept == registry.find("rotary").change.__code__.co_filename
+
+
+def test_a_file_that_leaves_the_program_is_an_error(tmp_path):
+    (tmp_path / "leaves.py").write_text("raise SystemExit(0)\n")
+    with pytest.raises(ValueError, match=r"leaves\.py could not be imported: SystemExit: 0"):
+        import_file(tmp_path / "leaves.py")
