@@ -53,9 +53,7 @@ class Task:
     user: Callable[..., Any] | None = None  # (models, tokenizers, decoding, labels=, data=, origin=) → who asks
     answers: Callable[..., list[str]] | None = None  # (user, sources, stop) → the texts that the metrics score
     rehearse: Callable[..., None] | None = None  # (user, references): raises a ValueError where it can't be asked so
-    before: Callable[..., Batch] | None = (
-        None  # (model, batch, key) → a batch, without gradient, before the forward; all chance from the key
-    )
+    before: Callable[..., Batch] | None = None  # (model, batch, key) → a batch, without gradient, before the forward
     options: Any = NoOptions()  # a frozen dataclass: what only this task understands, with defaults
     main: str = "words"  # the term that is the loss, divided by the count of this name
 
