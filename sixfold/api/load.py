@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,7 +68,7 @@ def open_run(directory: str | Path, device: str = "auto", settings: Mapping[str,
         raise ValueError(f"there is no directory {run.directory}")
     if run.directory.is_file():
         raise ValueError(f"{run.directory} is a file, and the directory of a run is expected in its place")
-    if run.exists() and not (run.directory / model_files.DESCRIPTION).is_file():
+    if run.exists() and not os.path.lexists(run.directory / model_files.DESCRIPTION):
         raise ValueError(
             f"{run.directory} has no model yet: its training has not come to a first validation "
             f"(go on with: {to_resume(run.directory)})"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -77,7 +78,7 @@ def load(directory: str | Path, *, device: torch.device | str = "cpu") -> Model:
     model = _from_description(description, directory)
     path = directory / WEIGHTS
     if not path.is_file():
-        raise ValueError(f"{directory} has no {WEIGHTS}: the model is not complete")
+        raise ValueError(f"{directory} has no {WEIGHTS}{_as_file(path)}: the model is not complete")
     try:
         with safetensors.safe_open(path, framework="pt", device=str(device)) as file:
             fingerprint = _fingerprint(description)
@@ -110,9 +111,14 @@ def _device(name: torch.device | str) -> torch.device:
         raise ValueError(f"there is no device {name!r}; say cpu, cuda, cuda:1, mps …") from None
 
 
+def _as_file(path: Path) -> str:
+    """What to add where something is there, but is not what it should be."""
+    return " that is an ordinary file" if os.path.lexists(path) else ""
+
+
 def _read_description(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise ValueError(f"{path.parent} is not a model directory: it has no {path.name}")
+        raise ValueError(f"{path.parent} is not a model directory: it has no {path.name}{_as_file(path)}")
     if path.stat().st_size > _LARGEST_DESCRIPTION:
         raise ValueError(f"{path} has {path.stat().st_size:,} bytes: that is no model description")
     try:

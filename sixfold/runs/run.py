@@ -72,7 +72,7 @@ class Run:
 
     def exists(self) -> bool:
         """Whether there is something to read. What may be written to, or removed, must be `proved`."""
-        return self.config.exists()
+        return os.path.lexists(self.config)  # a link to nowhere is a damaged run, not a model without one
 
     def proved(self) -> bool:
         """Whether sixfold made what is here: many a directory has a config.yaml and data, and is somebody's work."""
@@ -129,7 +129,9 @@ class Run:
 
     def read_config(self, settings: Mapping[str, str] | None = None) -> Config:
         """The configuration, with settings that win over it; that of an older run in today's words."""
-        config = read_config(self.need().config, settings)
+        if not self.need().config.is_file():
+            raise ValueError(f"{self.config} is no ordinary file, nor a link to one: the run can't be read")
+        config = read_config(self.config, settings)
         if not old_formats.is_old_config(self.config):
             return config
         return config.with_only([old_formats.modification(wish) for wish in config.model.modifications])

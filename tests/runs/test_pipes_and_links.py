@@ -208,3 +208,16 @@ def test_a_log_that_never_ends_a_line_is_damaged(run, monkeypatch):
     run.log.write_text(line + "x" * 100)
     with pytest.raises(ValueError, match=r"log\.jsonl, line 2 is damaged"):
         list(run.records())
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("config.yaml", "config.yaml is no ordinary file"), ("model.json", "no model.json that is an ordinary file")],
+)
+def test_a_loop_in_the_place_of_a_file_is_named(run, sixfold, name, words):
+    path = run.directory / name
+    path.unlink()
+    path.symlink_to(path.name)
+    (run.directory.parent / "in.txt").write_text("abc\n")
+    code, _, err = sixfold("translate", run.directory, "in.txt")
+    assert (code, words in err) == (2, True)
