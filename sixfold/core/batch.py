@@ -1,4 +1,4 @@
-"""What a training step reads, and what it minimises."""
+"""The input of a training step (`Batch`), and its losses (`Term`, `Losses`)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """What one pass reads: tensors by name, and how many things of each sort are scored.
+    """The tensors of one pass, by name, and the number of scored targets of each term.
 
         Batch(source=ids, inputs=ids, targets=ids, weights=mask, counts={"words": 812})
 
-    `source` (S, n) is read by an encoder, `inputs` (B, L) by a decoder. `targets` say what is right, `weights` how much
-    each target counts: 0 where it does not. What a token carries besides its id is a field, too: `source_segments`
-    (S, n) reaches the encoder's Call as the feature `segments`, `inputs_depth` the decoder's as `depth`.
+    The encoder reads `source` (S, n), the decoder `inputs` (B, L). `targets` are the right answers; `weights` are their
+    weights in the loss, 0 for a target that is not scored. Features of tokens are fields, too: `source_segments` (S, n)
+    reaches the encoder's Call as the feature `segments`, `inputs_depth` the decoder's as `depth`.
     """
 
     __slots__ = ("counts", "fields")
@@ -52,7 +52,7 @@ class Batch:
         return self.fields.get("targets")
 
     def features(self, of: str) -> dict[str, Any]:
-        """What the tokens of `source` or `inputs` carry besides their ids."""
+        """The features of the tokens of `source` or `inputs`, without the prefix of their names."""
         start = f"{of}_"
         return {name.removeprefix(start): tensor for name, tensor in self.fields.items() if name.startswith(start)}
 
@@ -65,16 +65,16 @@ class Batch:
 
 
 class Term(NamedTuple):
-    """One thing that is minimised: sums, so that micro-batches and processes add up to one batch."""
+    """One loss of a task. Both fields are sums, so that micro-batches and processes add up to one batch."""
 
-    sum: Tensor  # what is added up, with its weights
-    shown: Tensor  # what is reported: no smoothing, no gradient
+    sum: Tensor  # the weighted sum that is minimised
+    shown: Tensor  # the sum that is reported: no smoothing, no gradient
 
 
 class Losses(NamedTuple):
-    """What `model(batch)` gives: the sums over a batch of words, or of classes."""
+    """The result of `model(batch)`: sums over the words, or the classes, of a batch."""
 
     sum: Tensor  # Σ −log p over the scored targets
-    tokens: Tensor  # how many these are
-    auxiliary: Tensor  # what parts add to be minimised, such as the balance of experts
-    plain: Tensor  # Σ −log p without smoothing: what is reported; it has no gradient
+    tokens: Tensor  # the number of scored targets
+    auxiliary: Tensor  # losses of parts, such as the balance loss of experts
+    plain: Tensor  # Σ −log p without smoothing and without gradient, for reports

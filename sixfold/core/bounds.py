@@ -1,4 +1,4 @@
-"""The largest value of each size of a model. A mistyped size is refused before a single module is made."""
+"""The largest value of each size of a model. A mistyped size is refused before any module is built."""
 
 LARGEST = {
     "d_model": 65_536,

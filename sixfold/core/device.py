@@ -1,4 +1,4 @@
-"""Where a model computes, how exactly, and from which random numbers."""
+"""Device, precision, random generators and determinism."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def choose_device(name: str, local: int = 0) -> torch.device:
-    """What a name says; "auto" is a GPU if there is one, else Apple's, else the CPU. `local` counts GPUs."""
+    """The device of this name; "auto": CUDA if available, else MPS, else the CPU. `local` is the index of the GPU."""
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         name = next(kind for kind, found in there.items() if found)
@@ -26,7 +26,7 @@ def choose_device(name: str, local: int = 0) -> torch.device:
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    """bfloat16 where it is asked for, or where it pays: on GPUs that have it."""
+    """bfloat16 if requested; with "auto", on GPUs that support it."""
     pays = device.type == "cuda" and torch.cuda.is_bf16_supported()
     if precision == "bfloat16" or (precision == "auto" and pays):
         return torch.autocast(device.type, torch.bfloat16)
@@ -34,7 +34,7 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any
 
 
 def generators(device: torch.device) -> Tensor:
-    """The state of the random generators that a model on this device draws from, as bytes."""
+    """The state of the random generators of a model on this device, as bytes."""
     states = [torch.get_rng_state()]
     if device.type == "cuda":
         states.append(torch.cuda.get_rng_state(device))
@@ -53,9 +53,9 @@ def set_generators(states: Tensor, device: torch.device) -> None:
 
 
 def be_deterministic(yes: bool) -> None:
-    """Whether the same step gives the same bits every time (on one machine, with one number of threads)."""
+    """Make a step repeatable to the bit (on one machine, with one number of threads), or not."""
     torch.use_deterministic_algorithms(yes)
-    # This would cost time, and we read only what we wrote.
+    # Filling costs time, and no code here reads uninitialised memory.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if yes:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by CUDA when it is first used
@@ -64,7 +64,7 @@ def be_deterministic(yes: bool) -> None:
 
 @contextmanager
 def left_as_it_was() -> Iterator[None]:
-    """Afterwards torch's random generators, and whether it is deterministic, are as they were before."""
+    """Restore torch's random generators and its determinism flags on exit."""
     strict = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
 """Random numbers by name: each weight of a model that is being built is drawn from a generator of its own.
 
-A generator's seed is SHA-256 of the model's seed and the parameter's name, so what one part draws does not move what
-another gets. `core/init.py` has what parts declare.
+A generator's seed is SHA-256 of the model's seed and the parameter's name, so the draws of one part do not change those
+of another. Parts declare distributions by `core/init.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 
 class Distribution(Protocol):
-    """Fills a tensor in place, with numbers from this generator. Functions of torch.nn.init that draw are such."""
+    """Fills a tensor in place with numbers from this generator, as the random functions of torch.nn.init do."""
 
     def __call__(self, tensor: Tensor, /, *, generator: torch.Generator | None) -> Any: ...
 
@@ -37,7 +37,7 @@ def fill(weight: Tensor, start: Distribution, generator: torch.Generator | None)
 class _Declared(NamedTuple):
     weight: Tensor
     start: Distribution
-    total: float | None  # the sum of its numbers until it is drawn; None: it has none
+    total: float | None  # the sum of its provisional values; None: it has none
 
     def changed(self) -> bool:
         return self.total is not None and self.total != _total(self.weight)
@@ -46,8 +46,8 @@ class _Declared(NamedTuple):
 class Drawing:
     """Draws the weights of a model that is being built, each from the generator of its name.
 
-    A part from elsewhere may read or change in its constructor what it inherits: with `provisional`, a declared
-    parameter has numbers at once, and unless they were changed it is drawn again by its name.
+    A user's part may read or change inherited parameters in its constructor. With `provisional`, a declared parameter
+    gets values at once; it is drawn again by its name at the end, unless the part has changed it.
     """
 
     def __init__(self, seed: int, *, provisional: bool):
@@ -56,7 +56,7 @@ class Drawing:
         self._seen: set[int] = set()
         self._number = count()
         self._states = _random_states()
-        self.not_by_name: list[str] = []  # parameters that parts have drawn or changed by themselves
+        self.not_by_name: list[str] = []  # parameters that parts drew or changed in their constructors
         self.drawn_by_init = False
 
     def declare(self, weight: Tensor, start: Distribution) -> None:
@@ -67,7 +67,7 @@ class Drawing:
         self._waiting[id(weight)] = _Declared(weight, start, total)
 
     def begin(self, model: nn.Module, init: Callable[[], None]) -> None:
-        """Draw all weights, and again those for which `init`, which has the last word, declares something else."""
+        """Draw all weights, run `init`, and draw again the weights for which `init` declared another distribution."""
         undeclared = self._draw(model)
         if self._others_drew() or not self._provisional:  # else they were computed
             self.not_by_name += undeclared
@@ -76,7 +76,7 @@ class Drawing:
         self._draw(model)
 
     def _draw(self, model: nn.Module) -> list[str]:
-        """→ the names of parameters that were not declared and are no constants"""
+        """→ the names of undeclared parameters whose values vary"""
         undeclared = []
         for name, weight in model.named_parameters():
             declared, new = self._waiting.pop(id(weight), None), id(weight) not in self._seen
@@ -90,7 +90,7 @@ class Drawing:
         return undeclared
 
     def _others_drew(self) -> bool:
-        """Whether somebody has drawn from torch's own generators since this was asked last."""
+        """Whether torch's own generators were used since the last call."""
         before, self._states = self._states, _random_states()
         return any(not torch.equal(old, new) for old, new in zip(before, self._states, strict=True))
 
@@ -107,7 +107,7 @@ def current() -> Drawing | None:
 def drawing(seed: int | None, *, provisional: bool) -> Iterator[Drawing]:
     """Within it, weights are drawn by name. Without a seed, torch's own generator gives one.
 
-    Whoever draws from torch's own generators does so seeded, and they are left as they were.
+    With `provisional`, torch's own generators are seeded inside, and restored on exit.
     """
     seed = int(torch.randint(2**63 - 1, (), device="cpu") if seed is None else seed)
     with torch.random.fork_rng(range(torch.cuda.device_count()), enabled=provisional):

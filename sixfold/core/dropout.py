@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-_LEVELS = 1 << 16  # one number's fate is decided by 16 random bits
+_LEVELS = 1 << 16  # 16 random bits decide whether an element is kept
 
 
 class Dropout(nn.Module):

@@ -1,6 +1,6 @@
-"""Forms: what a part computes, as a record, for whoever computes it in another way (the CPU step, an export).
+"""Forms: records of what a part computes, for other implementations of it (the CPU step, exports).
 
-A part offers its form in its class line, if its attributes are called like the form's fields, or by a method:
+A part offers its form in its class line, if its attributes have the names of the form's fields, or by a method:
 
     class FeedForward(ModelPart, form=forms.FeedForwardForm): …
 
@@ -8,8 +8,8 @@ A part offers its form in its class line, if its attributes are called like the 
         def form(self):
             return FeedForwardForm(self.inner, self.outer, self.gate, gated=True)
 
-A form promises that its formula is what the part gives in evaluation mode. It belongs to the class that states it: a
-subclass, which may compute something else, has none unless it states its own. Ask by `form_of`, never by `part.form()`.
+A form promises that the part computes its formula in evaluation mode. It belongs to the class that states it: a
+subclass, which may compute something else, has no form unless it states one. Call `form_of(part)`, never `part.form()`.
 
 Letters: O outputs, I inputs, V words, D width, H heads, K head width.
 """
@@ -22,16 +22,16 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
-Child = Any  # a module with a form of its own; or that form, where somebody has asked for it
+Child = Any  # a module with a form of its own, or that form once `form_of` was called
 
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """What all forms are."""
+    """The base of all forms."""
 
     @classmethod
     def of(cls, part: Any) -> Self:
-        """Each field that has no default from the part's attribute of its name."""
+        """Fill each field without a default from the part's attribute of the same name."""
         return cls(**{field.name: getattr(part, field.name) for field in fields(cls) if field.default is MISSING})
 
 
@@ -48,7 +48,7 @@ class LinearForm(Form):
 
 @dataclass(frozen=True, eq=False)
 class Int8LinearForm(Form):
-    """The same with W in 8 bits."""
+    """x Wᵀ + b with W in int8."""
 
     matrix: Any  # a sixfold.int8.Matrix
     bias: Tensor | None
@@ -56,10 +56,10 @@ class Int8LinearForm(Form):
 
 @dataclass(frozen=True, eq=False)
 class NormForm(Form):
-    """g ⊙ (x − mean) / √(variance + ε) + b if it is centred, else g ⊙ x / √(mean of x_i², i ≤ channels, + ε)"""
+    """g ⊙ (x − mean) / √(variance + ε) + b if centred, else g ⊙ x / √(mean of x_i², i ≤ channels, + ε)"""
 
     weight: Tensor  # g (D,)
-    bias: Tensor | None  # b (D,); None if there is none
+    bias: Tensor | None  # b (D,)
     epsilon: float
     centred: bool
     channels: int
@@ -75,7 +75,7 @@ class IdentityForm(Form):
 
 @dataclass(frozen=True, eq=False)
 class ResidualForm(Form):
-    """A residual connection with a norm; `gain`, if there is one, multiplies the sub-layer's output."""
+    """A residual connection with a norm; `gain` multiplies the sub-layer's output unless it is None."""
 
     norm: Child
     gain: Tensor | None = None  # (1,)
@@ -103,7 +103,7 @@ class AttentionForm(Form):
 
 @dataclass(frozen=True, eq=False)
 class CrossAttentionForm(Form):
-    """The same with keys and values from the memory, without positions."""
+    """`AttentionForm` with keys and values from the memory, without positions."""
 
     q: Child
     kv: Child  # W_K, W_V side by side
@@ -149,7 +149,7 @@ class DecoderLayerForm(EncoderLayerForm):
 
 @dataclass(frozen=True, eq=False)
 class StackForm(Form):
-    """Layer after layer, then `final`; a layer that is applied several times is listed as often."""
+    """Layer after layer, then `final`. A layer that is applied N times is listed N times."""
 
     layers: Sequence[Child]
     final: Child
@@ -173,7 +173,7 @@ class EmbeddingForm(Form):
 
 @dataclass(frozen=True, eq=False)
 class Int8EmbeddingForm(Form):
-    """The same, with 8 bits where words are scored."""
+    """`EmbeddingForm` with an int8 matrix for the logits."""
 
     weight: Tensor
     matrix: Any  # a sixfold.int8.Matrix
@@ -181,7 +181,7 @@ class Int8EmbeddingForm(Form):
 
 @dataclass(frozen=True, eq=False)
 class InputForm(Form):
-    """√D · E[id], on which the position acts"""
+    """position(√D · E[id])"""
 
     position: Child  # a sixfold.transformer.Position
 
@@ -196,12 +196,12 @@ class SoftmaxForm(Form):
 
 @dataclass(frozen=True, eq=False)
 class PositionForm(Form):
-    """What positions of all kinds are."""
+    """The base of the forms of positions."""
 
 
 @dataclass(frozen=True, eq=False)
 class NoPositionForm(PositionForm):
-    """Tokens do not know where they stand."""
+    """No positions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,5 +255,5 @@ def torch_form(part: nn.Module) -> Form | None:
 
 
 def altered(part: nn.Module) -> bool:
-    """Whether somebody changed what this one module gives: by hooks, or by a forward of its own."""
+    """Whether this one module has hooks or a forward of its own, so that its class's form does not hold."""
     return bool(part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part))

@@ -46,9 +46,9 @@ class Truncated:
     std: float
 
     def __call__(self, tensor: Tensor, *, generator: torch.Generator | None = None) -> None:
-        """What lies outside is drawn again; torch's own function draws the whole tensor again each time."""
+        """Redraw the values outside the bound; torch's own function redraws the whole tensor each time."""
         with torch.no_grad():
-            bound = tensor.new_tensor(2 * self.std, device="cpu").item()  # as the tensor's dtype can say it
+            bound = tensor.new_tensor(2 * self.std, device="cpu").item()  # rounded to the tensor's dtype
             numbers = tensor.normal_(std=self.std, generator=generator).view(-1)
             (outside,) = (numbers.abs() > bound).nonzero(as_tuple=True)
             while len(outside):
@@ -79,7 +79,7 @@ class Glorot:
 
 
 def declare(weight: Tensor, start: Distribution) -> None:
-    """Say how a parameter starts. The last declaration counts."""
+    """Declare the initial distribution of a parameter. The last declaration counts."""
     if weight.is_meta:
         return  # it holds no numbers
     if (by_name := current()) is None:
@@ -89,7 +89,7 @@ def declare(weight: Tensor, start: Distribution) -> None:
 
 
 def parameter(shape: Iterable[int], start: Distribution) -> nn.Parameter:
-    """A parameter of this shape that starts so."""
+    """A parameter of this shape with this initial distribution."""
     weight = nn.Parameter(torch.empty(*shape))
     declare(weight, start)
     return weight
@@ -109,15 +109,15 @@ def truncated(matrix: nn.Linear) -> nn.Linear:
 
 class _Undrawn(nn.Linear):
     def reset_parameters(self) -> None:
-        """Torch's constructor draws by calling this."""
+        """nn.Linear's constructor draws its weights here; this one does not."""
 
 
 def linear(
     inputs: int, outputs: int, start: Callable[[nn.Linear], nn.Linear] = normal, *, bias: bool = True
 ) -> nn.Linear:
-    """An nn.Linear that starts so, for which torch has drawn nothing."""
+    """An nn.Linear whose weights are only declared; torch's own draw is skipped."""
     matrix: nn.Linear = _Undrawn(inputs, outputs, bias=bias)
-    matrix.__class__ = nn.Linear  # by which exports and the fast CPU step recognise it
+    matrix.__class__ = nn.Linear  # exports and the fast CPU step recognise the exact type
     return start(matrix)
 
 
@@ -128,9 +128,9 @@ def _zero_bias(matrix: nn.Linear) -> nn.Linear:
 
 
 class SkipInitOnMeta(TorchFunctionMode):
-    """Weights on the meta device hold no numbers, and get none.
+    """Skip torch.nn.init for weights on the meta device.
 
-    To draw them there, torch would import its compiler first, which takes a second.
+    They hold no values, and torch would import its compiler for the call, which takes a second.
     """
 
     def __torch_function__(

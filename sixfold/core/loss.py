@@ -18,20 +18,20 @@ CHUNK = 512  # tokens whose logits exist at one time: enough for a fast product,
 
 
 def perplexity_of(nats: float) -> float:
-    """e^loss, where the loss per token is in nats; beyond 700 there is no such float."""
+    """e^loss for a loss per token in nats, capped at e^700, which a float can hold."""
     return math.exp(min(nats, 700.0))
 
 
 class Scored(NamedTuple):
     """The loss of many targets, each with its weight."""
 
-    sum: Tensor  # what is minimised
-    tokens: Tensor  # how many have a weight other than 0
-    plain: Tensor  # Σ −log p(target), whatever the smoothing: what is reported; it has no gradient
+    sum: Tensor  # the loss to minimise
+    tokens: Tensor  # the number of targets whose weight is not 0
+    plain: Tensor  # Σ −log p(target) without smoothing and without gradient, for reports
 
 
-# A piece of the loss: states (c, D), targets (c,) and weights (c,) → the sum, the plain sum, a tensor, and the sum's
-# gradient with respect to that.
+# One chunk of the loss: states (c, D), targets (c,), weights (c,) → the sum, the plain sum, a tensor of the graph, and
+# the gradient of the sum with respect to that tensor.
 Piece = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
 LossOf = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # the same → the sum and the plain sum
 
@@ -44,12 +44,12 @@ def chunked_cross_entropy(
     smoothing: float = 0.0,
     weights: Tensor | None = None,
 ) -> Scored:
-    """Σ −weight · log p(target), for a head that has logits. Without weights all targets count but PAD.
+    """Σ −weight · log p(target), for a head that has logits. Without weights, every target but PAD has weight 1.
 
     The smoothed target has 1 − ε on the right word and ε/(V − 1) on every other but PAD.
 
-    `logits_of` maps (c, D) to (c, V) by `parameters`, and must not need its own output in its
-    backward: the gradient is computed in its place.
+    `logits_of` maps (c, D) to (c, V) by `parameters`. Its backward must not need its output, which is overwritten by
+    the gradient.
     """
 
     def piece(xs: Tensor, ts: Tensor, ws: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -72,7 +72,7 @@ def chunked_likelihood(
     rows: int | None = None,
     weights: Tensor | None = None,
 ) -> Scored:
-    """The same for a head that has log-probabilities, but no logits."""
+    """`chunked_cross_entropy` for a head that has log-probabilities, but no logits."""
 
     def loss_of(xs: Tensor, ts: Tensor, ws: Tensor) -> tuple[Tensor, Tensor]:
         return _both(log_probs_of(xs), ts, smoothing, ws)
@@ -88,7 +88,7 @@ def chunked_loss(
     rows: int | None = None,
     weights: Tensor | None = None,
 ) -> Scored:
-    """The same for a head that knows a cheaper way from states, targets and weights to the sum and the plain sum."""
+    """`chunked_cross_entropy` for a head that computes the sum and the plain sum itself."""
 
     def piece(xs: Tensor, ts: Tensor, ws: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         loss, plain = loss_of(xs, ts, ws)
@@ -109,8 +109,8 @@ def chunked(
 ) -> Scored:
     """The sums over pieces of `rows` (default: CHUNK) tokens.
 
-    While a piece's intermediate results are there, its gradients are sent back at once to x and the
-    parameters: nothing is computed twice, and N×V numbers never exist.
+    Each piece is differentiated right after its forward, while its intermediate results exist: nothing is computed
+    twice, and the N×V logits never exist at once.
     """
     x_ND, targets_N = x.flatten(0, -2), targets.flatten()
     weights_N, rows = weights_of(targets, weights), rows or CHUNK
@@ -124,12 +124,12 @@ def chunked(
 
 
 def weights_of(targets: Tensor, weights: Tensor | None) -> Tensor:
-    """How much each target counts (N,). Without weights: all but PAD, which is no word to predict."""
+    """The weight of each target (N,). By default 1, and 0 for PAD."""
     return targets.flatten() != PAD if weights is None else weights.flatten()
 
 
 def _score_whole(loss_of: LossOf, x: Tensor, targets: Tensor, weights: Tensor | None) -> Scored:
-    """All at once: a compiler decides by itself what to keep."""
+    """The loss without chunks: a compiler chooses what to keep."""
     weights_N = weights_of(targets, weights)
     total, plain = loss_of(x.flatten(0, -2), targets.flatten(), weights_N)
     return Scored(total, (weights_N != 0).sum(), plain.detach())
@@ -146,7 +146,7 @@ def smoothed_loss(
 ) -> Tensor:
     """Σ −weight · log p(target), for log-probabilities (N, V): 1 − ε on the right word, ε/(V − 1) on the others.
 
-    `never` is a word that is no target, and gets no share.
+    `never` is a word that cannot be a target, and gets no share of the smoothing.
     """
     others = smoothing / max(log_p.shape[1] - 1, 1)
     losses_N = -(1 - smoothing - others) * log_p.gather(1, targets_N[:, None])[:, 0]
@@ -159,12 +159,12 @@ def smoothed_loss(
 def gradient_in_place(
     logits_NV: Tensor, targets_N: Tensor, smoothing: float, weights_N: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The same with smoothing and without; afterwards `logits_NV` holds the gradient of the former.
+    """The loss with smoothing, and without; `logits_NV` is overwritten by the gradient of the first.
 
     With q the smoothed target and Q = Σ q:  loss = Q·log Z − Σ q·logit,  gradient = Q·p − q, each times its weight.
     """
     others = smoothing / (logits_NV.shape[1] - 1)
-    mass = 1 - others if smoothing else 1.0  # PAD's share is given to nobody
+    mass = 1 - others if smoothing else 1.0  # PAD's share of the smoothing is dropped
     weight_N1 = weights_of(targets_N, weights_N).to(logits_NV.dtype)[:, None]
     right_N1 = logits_NV.gather(1, targets_N[:, None])
     rest_N1 = others * (logits_NV.sum(-1, keepdim=True) - logits_NV[:, PAD, None]) if smoothing else 0.0
@@ -181,7 +181,7 @@ def gradient_in_place(
 
 
 class _Chunked(torch.autograd.Function):
-    """The sums of all pieces; the gradients of the first are ready when the forward is done."""
+    """The sums of all pieces. The forward computes the gradient of the first sum, too."""
 
     @staticmethod
     def forward(
@@ -207,7 +207,7 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, scale: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # somebody asked for a graph of the gradients, and they have none
+        if torch.is_grad_enabled():  # create_graph=True, but the gradients have no graph
             raise RuntimeError("this loss can be differentiated once, not twice")
         grad_x, *grads = (g * scale for g in ctx.saved_tensors)
         each: Iterator[Tensor] = iter(grads)
@@ -219,17 +219,17 @@ def _chunks(rows: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 
 def _exact(logits: Tensor) -> Tensor:
-    """At least float32: a sum over 30,000 words is no task for half precision."""
+    """At least float32: half precision is too coarse for a sum over 30,000 words."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-# Fewer positions than this share of all are scored: then the others are left out before the head, which costs a copy
-# of the states. It is far above the padding of ordinary batches.
+# Unscored positions are dropped before the head if at most this share of all positions is scored. Dropping copies the
+# states, and ordinary batches with a little padding stay above the threshold.
 _MOSTLY_SCORED = 0.5
 
 
 def scored_only(x: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """States (B, L, D), targets (B, L) and weights without the positions of weight 0, where these are the majority."""
+    """States (B, L, D), targets (B, L) and weights, without positions of weight 0 if those are the majority."""
     if weights is None or x.is_meta or torch.compiler.is_compiling():
         return x, targets, weights
     (index_K,) = weights.flatten().nonzero(as_tuple=True)
@@ -239,7 +239,7 @@ def scored_only(x: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Ten
 
 
 class _Take(torch.autograd.Function):
-    """x[index], each index once: the backward is a copy, which is repeatable and parallel; that of x[index] is not."""
+    """x[index] for distinct indices. Its backward is a copy: repeatable and parallel, unlike that of x[index]."""
 
     @staticmethod
     def forward(ctx: Any, x_ND: Tensor, index_K: Tensor) -> Tensor:

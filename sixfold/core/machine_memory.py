@@ -1,6 +1,6 @@
-"""Whether the weights of a model fit into the machine's memory, said before any of it is taken.
+"""Refuse a model whose weights do not fit into the machine's memory before allocating any of it.
 
-The kernel promises more memory than there is and kills the process that uses it, which then can't say why.
+The kernel overcommits memory and later kills the process, which then cannot print a reason.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from pathlib import Path
 
 from torch import nn
 
-_CONTAINER = Path("/sys/fs/cgroup/memory.max")  # bytes that a container may use, or "max"
+_CONTAINER = Path("/sys/fs/cgroup/memory.max")  # the memory limit of a container in bytes, or "max"
 
 
 def machine_memory() -> int:
-    """Bytes of main memory that this process may have at most."""
+    """The memory limit of this process in bytes."""
     most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with suppress(OSError, ValueError):
         most = min(most, int(_CONTAINER.read_text()))
@@ -23,12 +23,12 @@ def machine_memory() -> int:
 
 
 def bytes_of(model: nn.Module) -> int:
-    """What its parameters and buffers take, also of a model on the meta device."""
+    """Bytes of its parameters and buffers; a model on the meta device works, too."""
     return sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers()))
 
 
 def need_memory(needed: int) -> None:
-    """Raise a ValueError if a model's weights of as many bytes can't be in main memory."""
+    """Raise a ValueError if `needed` bytes of weights exceed the machine's memory."""
     most = machine_memory()
     if needed > most:
         raise ValueError(

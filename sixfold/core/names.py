@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known name most like this one, in capitals or not; None if none is (`cutoff`: 0 any name, 1 the same)."""
+    """The most similar known name, ignoring case, or None. `cutoff`: 0 accepts any name, 1 only the same."""
     by_lower = {each.lower(): each for each in known}
     found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
     return by_lower[found[0]] if found else None

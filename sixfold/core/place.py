@@ -1,4 +1,4 @@
-"""How large a model is, and where a part of it is built."""
+"""The sizes of a model (`Sizes`), and where a part of it is built (`Place`)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sixfold.core.quote import quoted
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """How large a model is. Give `vocab` for one joint vocabulary, or `source_vocab` and `target_vocab`.
+    """The sizes of a model. Give `vocab` for one joint vocabulary, or `source_vocab` and `target_vocab`.
 
-    `replace(sizes, d_model=…)` keeps d_head; say d_head=0 with it to have it worked out anew.
+    `replace(sizes, d_model=…)` keeps d_head; add d_head=0 to derive it again.
     """
 
     d_model: int = 512
@@ -58,7 +58,7 @@ class Sizes:
         return self.vocab > 0
 
     def vocabulary(self, stack: str) -> int:
-        """How many words a stack reads or writes."""
+        """The size of the vocabulary that a stack reads or writes."""
         return self.vocab or (self.source_vocab if stack == "encoder" else self.target_vocab)
 
 
@@ -73,7 +73,7 @@ def _need_whole(name: str, value: Any, at_least: int) -> None:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a part is built: `only` is the stack of a model that has just one."""
+    """Where a part is built. A model with one stack calls it `only`."""
 
     stack: Literal["encoder", "decoder", "only"]
     layers: int

@@ -1,15 +1,15 @@
-"""A user's value in an error message: short, whatever the value is."""
+"""Short quotes of users' values for error messages."""
 
 from __future__ import annotations
 
 import reprlib
 
 _MOST = 200  # characters
-_MOST_BITS = 1024  # of an integer that is written out: Python refuses to write very long ones
+_MOST_BITS = 1024  # of an integer that is written in digits: Python refuses to convert very long ones
 
 
 class _Short(reprlib.Repr):
-    """`repr` with bounds on nesting, items and characters, which are never exceeded on the way either."""
+    """`repr` with bounds on nesting, items and characters; it never builds a longer text on the way."""
 
     def __init__(self) -> None:
         super().__init__()

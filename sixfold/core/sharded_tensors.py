@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def is_cut(tensor: Tensor | None) -> TypeGuard[DTensor]:
-    """Whether processes have parts of it only. Before the module is imported that cuts them up, there are none."""
+    """Whether this is a DTensor. None exists before torch.distributed.tensor is imported."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A tensor in full. All processes must ask."""
+    """The full tensor. A collective call: every process must make it."""
     return tensor.full_tensor() if is_cut(tensor) else tensor
 
 
@@ -32,7 +32,7 @@ def whole_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def like(weight: Tensor, tensor: Tensor) -> Tensor:
-    """A tensor on the device of a weight, and cut up as it is. Each process must have all of it: nothing is sent."""
+    """A tensor on the device of a weight, sharded like it. Every process must hold the full tensor: nothing is sent."""
     tensor = tensor.to(weight.device)
     if is_cut(weight) and not is_cut(tensor):
         from torch.distributed.tensor import distribute_tensor
@@ -42,5 +42,5 @@ def like(weight: Tensor, tensor: Tensor) -> Tensor:
 
 
 def cut(tensor: Tensor, pattern: Tensor | None) -> Tensor:
-    """The same tensor, cut up as the pattern is, if it is and has its shape."""
+    """The tensor, sharded like the pattern if the pattern is sharded and has the same shape."""
     return like(pattern, tensor) if is_cut(pattern) and pattern.shape == tensor.shape else tensor
