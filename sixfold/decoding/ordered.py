@@ -104,8 +104,9 @@ class OrderedStream(Generic[Output]):
                 return
             if self._paused and self.wait is not None and not self.engine.busy:
                 self.wait()
-            jobs = self._make(self._next_window())
-            self._size = min(2 * self._size, self.window)
+            lines = self._next_window()
+            jobs = self._make(lines) if lines else []
+            self._size = min(2 * self._size, self.window) if lines else self._size
             self._submit(jobs)
             self._falling = not (self._hasty if self._paused else self._falling)
             if self._paused or not any(jobs):
