@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import count
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import IO, Any
@@ -60,6 +61,7 @@ class _Worker:
     def __init__(self, session: Any, questions: IO[bytes], answers: IO[str]):
         self.session, self.engine, self.answers = session, session.engine(), answers
         self.numbers: dict[Ticket, int] = {}  # by which the other side knows them
+        self.order = count()  # they begin as they came
         self.done: list[Ticket] = []  # that it was not told of yet
         self.asked = False  # for lines, and there was no answer yet
         self.none_left = False  # the answer was that there are none yet
@@ -113,7 +115,7 @@ class _Worker:
             elif job is None:
                 _say(self.answers, {"translations": [[number, to_json(self.session.empty)]]})
             else:
-                self.numbers[self.engine.submit(job, number)] = number
+                self.numbers[self.engine.submit(job, next(self.order))] = number
 
     def _tell(self) -> None:
         """Say what was found, and is finished only now, so that alignments are read for many at once."""

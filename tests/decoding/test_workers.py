@@ -9,9 +9,12 @@ import pytest
 
 import sixfold
 from sixfold.api import worker
+from sixfold.config.schema import change_decoding
 from sixfold.decoding import workers
+from sixfold.decoding.engine import Engine
 from sixfold.decoding.job import Job, Ticket
 from sixfold.decoding.ordered import Stopped
+from sixfold.decoding.records import Line
 from tests.support import runs
 
 LINES = ["a b c", "", "i h", "c", "d e", "f", "g h i a b", "a", "b"]
@@ -178,6 +181,49 @@ def test_at_a_pause_all_so_far_is_answered(translator, here):
     for each in translator.stream(lines(), workers=2):
         found.append(each)
     assert told(found) == told(translator.translate(LINES))
+
+
+def test_a_cancelled_line_is_gone_before_the_workers_next_step(translator, here, monkeypatch):
+    """Two texts of 600 words each; one of them is not wanted any more."""
+    rows, advance = [], Engine._advance
+
+    def spied(engine):
+        rows.append([sentence.job.tag.text for sentence in engine.sentences])
+        return advance(engine)
+
+    monkeypatch.setattr(Engine, "_advance", spied)
+    decoding = change_decoding(translator.decoding, {"min_length": 600, "max_length": 600})
+    pool = workers.WorkerPool(translator.origin, decoding, 1)
+    keep, drop = (pool.submit(job) for job in pool.jobs([Line("a b"), Line("c")]))
+    while len(rows) < 4:
+        pool.step()
+    pool.cancel(drop)
+    while not keep.done:
+        pool.step()
+    pool.close()
+    assert rows[3] == ["c", "a b"]  # the shorter first
+    assert rows[-1] == ["a b"]
+    assert len(rows) == 601
+    assert sum("c" in row for row in rows) < 600
+    assert isinstance(drop.error, ValueError)
+    assert pool.finish([keep])[0].tokens == translator.translate(["a b"], min_length=600, max_length=600)[0].tokens
+
+
+def test_a_line_fails_alone(translator, here):
+    pool = workers.WorkerPool(translator.origin, translator.decoding, 1)
+    tickets = [pool.submit(job) for job in pool.jobs([Line("a b"), Line("c", prefix="no such words"), Line("d")])]
+    while not all(ticket.done for ticket in tickets):
+        pool.step()
+    pool.close()
+    assert [ticket.error is None for ticket in tickets] == [True, False, True]
+    assert "no such words" in str(tickets[1].error)
+
+
+def test_a_line_joins_while_others_are_on_their_way(translator, here):
+    """Lines that come one by one, and never all at once."""
+    moments = [LINES[:3], [], [], LINES[3:4], [], LINES[4:]]
+    lines = (line for moment in moments for line in (*moment, None))
+    assert told(translator.stream(lines, workers=2, wait=lambda: None)) == told(translator.translate(LINES))
 
 
 def test_what_cannot_be_loaded_says_why(translator, here, tmp_path):
