@@ -325,17 +325,18 @@ def test_a_program_is_answered_while_earlier_lines_are_on_their_way(run, workers
         process.stdin.write(text.encode())
         process.stdin.flush()
 
-    say("".join(f"{line}\n" for line in lines[:50]))
-    answers = [process.stdout.readline().decode()]
-    say("\n".join(lines[50:]))  # the last has no end yet
-    answers += [process.stdout.readline().decode() for _ in range(58)]
-    say("\n")
-    answers.append(process.stdout.readline().decode())
+    with process:
+        say("".join(f"{line}\n" for line in lines[:50]))
+        answers = [process.stdout.readline().decode()]
+        say("\n".join(lines[50:]))  # the last has no end yet
+        answers += [process.stdout.readline().decode() for _ in range(58)]
+        say("\n")
+        answers.append(process.stdout.readline().decode())
+        process.stdin.close()
+        rest, told = process.stdout.read(), process.stderr.read().decode()
     assert answers == expected
-    process.stdin.close()
-    assert process.wait(timeout=60) == 0
-    assert process.stdout.read() == b""
-    assert re.match("60 lines in ", process.stderr.read().decode())
+    assert (process.returncode, rest) == (0, b"")
+    assert told.startswith("60 lines in ")
 
 
 def test_a_reader_that_has_enough_ends_it_quietly(run, tmp_path):
