@@ -14,11 +14,11 @@ from sixfold.bench.race import OURS
 from sixfold.bench.subject import BenchSubject
 from sixfold.config.schema import Decoding, change_decoding
 from sixfold.core.ids import EOS, PAD
-from sixfold.decoding.ordered import WINDOW
+from sixfold.decoding.ordered import WINDOW, OrderedStream
 from sixfold.decoding.session import RunOrigin
 from sixfold.decoding.step import padded
 from sixfold.decoding.translator import Translator
-from sixfold.decoding.workers import in_processes
+from sixfold.decoding.workers import WorkerPool
 from sixfold.foreign import ctranslate2 as to_ctranslate2
 
 BATCH, ALONE = "batch", "one at a time"
@@ -125,13 +125,15 @@ class Contenders:
     def _workers(self, search: Search, precision: str) -> DecodingContender:
         subject, workers = self.subject, self.threads
         origin = RunOrigin((str(subject.run.directory),), "cpu", subject.imports)
-        pools: dict[int, Pool] = {}
+        pools: dict[int, WorkerPool] = {}
 
         def write(lines: list[str], choice: int) -> list[TimedTranslation]:
             if choice not in pools:
-                pools[choice] = Pool(origin, self._decoding(search, precision, choice), workers)
+                pools[choice] = WorkerPool(origin, self._decoding(search, precision, choice), workers)
                 self._holding.callback(pools[choice].close)
-            return [search.written(each.text, len(each.tokens)) for each in pools[choice].translate(lines)]
+            size = WINDOW * workers
+            found = OrderedStream(pools[choice], lines, window=size, first=size)
+            return [search.written(each.text, len(each.tokens)) for each in found]
 
         name = f"{OURS} {precision}, {workers} workers"
         return DecodingContender(name, precision, write, _BATCHES[1:], _CHOICE, processes=True)
@@ -197,26 +199,6 @@ class Contenders:
 
         choices, chosen = (_BATCHES[::2], _CHOICE) if search.way == BATCH else ((0,), "")
         return DecodingContender("transformers float32", "float32", write, choices, chosen)
-
-
-class Pool:
-    """Worker processes that stay from one call to the next, as behind a service."""
-
-    def __init__(self, origin: RunOrigin, decoding: Any, workers: int):
-        self._lines: list[str] = []
-        self._stream = in_processes(origin, decoding, self._feed(), workers, first=WINDOW)
-
-    def _feed(self) -> Iterator[str | None]:
-        while True:
-            yield from self._lines
-            yield None
-
-    def translate(self, lines: list[str]) -> list[Any]:
-        self._lines = lines
-        return [next(self._stream) for _ in lines]
-
-    def close(self) -> None:
-        self._stream.close()  # type: ignore[attr-defined]
 
 
 def _batches(rows: Sequence[Sequence[int]], tokens: int) -> Iterator[list[int]]:

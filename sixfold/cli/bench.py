@@ -115,7 +115,7 @@ def _progress(news: str) -> None:
 
 def _lines(file: Path | None, out: Path | None) -> list[str]:
     check_files(out, file)
-    return [] if file is None else [line for line in read_lines(file) if line is not None]
+    return [] if file is None else list(read_lines(file))
 
 
 def _check_place(out: Path | None) -> None:

@@ -22,7 +22,7 @@ from sixfold.cli.decoding_verbs import (
     need_file,
     write_all,
 )
-from sixfold.cli.lines import Output, ProgressLine, check_files, ending_well, json_line, one_line, read_lines
+from sixfold.cli.lines import Output, ProgressLine, arriving_lines, check_files, ending_well, json_line, one_line
 from sixfold.cli.options import Device, Import, RunArgument, Sectioned, configured
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def classify(
         if file is None and sys.stdin.isatty():
             ask_for_lines("A text to classify", lambda line: _show(classifier, line, form))
         else:
-            classify_lines(classifier, read_lines(file), out, form, window)
+            classify_lines(classifier, arriving_lines(file), out, form, window)
 
 
 def classify_lines(
@@ -66,7 +66,7 @@ def classify_lines(
 ) -> None:
     """Write the label of each text to a file, or to standard output; None where no more texts come at the moment."""
     lines = Lines(texts)
-    found = classifier.stream(lines, window=window)
+    found = classifier.stream(lines, wait=lines.wait, window=window)
     with Output(out) as output:  # which is emptied only now that nothing is wrong with the options
 
         def write(_: int, line: Line, answer: Classification) -> None:

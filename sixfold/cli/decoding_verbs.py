@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
 
 import typer
 
-from sixfold.cli.lines import ProgressLine, read_beside
+from sixfold.cli.lines import ProgressLine, StandardInput, read_beside
 from sixfold.core.threads import usual_threads
 
 if TYPE_CHECKING:
@@ -79,6 +79,11 @@ class Lines:
     terms: Path | None = None
     prefixes: Path | None = None
     unanswered: deque[Line] = field(default_factory=deque)
+
+    @property
+    def wait(self) -> Callable[[], None] | None:
+        """Waits for the next text, where texts come from somebody who may be waiting, too."""
+        return self.texts.wait if isinstance(self.texts, StandardInput) else None
 
     def __iter__(self) -> Iterator[Line | None]:
         from sixfold.decoding.records import Line

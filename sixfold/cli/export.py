@@ -54,7 +54,7 @@ def export(
 
     with ending_well():
         check_files(None, sample)
-        texts = None if sample is None else (line for line in read_lines(sample) if line is not None)
+        texts = None if sample is None else read_lines(sample)
         done = write(
             run,
             to,

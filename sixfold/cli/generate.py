@@ -25,7 +25,7 @@ from sixfold.cli.decoding_verbs import (
     worker_count,
     write_all,
 )
-from sixfold.cli.lines import Output, ProgressLine, check_files, ending_well, json_line, read_lines
+from sixfold.cli.lines import Output, ProgressLine, arriving_lines, check_files, ending_well, json_line
 from sixfold.cli.options import Device, Import, RunArgument, Sectioned, configured, not_with
 
 if TYPE_CHECKING:
@@ -72,8 +72,9 @@ def generate(
             with Output(out) as output:
                 _stream(writer, prompt, output)
             return
-        lines = Lines(read_lines(file) if prompt is None else iter([prompt]))
-        found = writer.stream_many(lines, workers=worker_count(workers, file, writer), window=window)
+        lines = Lines(arriving_lines(file) if prompt is None else iter([prompt]))
+        processes = worker_count(workers, file, writer)
+        found = writer.stream_many(lines, wait=lines.wait, workers=processes, window=window)
         with Output(out) as output:
             write = _text_writer(output, form, writer.decoding.n_best, writer.tokenizers.target)
             write_all(found, lines, write, ProgressLine("prompts", show=not output.terminal))

@@ -24,16 +24,24 @@ from sixfold.text.file_kinds import refuse_bytes, refuse_records
 
 _STDIN = "standard input"
 _CHUNK = 1 << 16  # bytes of it that are read at once
-_PAUSE = 0.05  # seconds without a line after which nobody waits for more
 _ROUND = 6  # decimals of numbers in JSONL
 
 
-def read_lines(path: Path | None) -> Iterator[str | None]:
-    """The lines of a file, or of standard input (also "-"); there, None where no more come at the moment."""
+def read_lines(path: Path | None) -> Iterator[str]:
+    """The lines of a file, or of standard input (also "-")."""
+    texts = arriving_lines(path)
+    for line in texts:
+        if line is not None:
+            yield line
+        elif isinstance(texts, StandardInput):
+            texts.wait()
+
+
+def arriving_lines(path: Path | None) -> Iterable[str | None]:
+    """The same, but None where none comes at the moment."""
     if path is None or str(path) == "-":
-        yield from _decoded(_standard_input())
-    else:
-        yield from (line.removesuffix("\n") for line in lines.read_lines(path))
+        return StandardInput()
+    return (line.removesuffix("\n") for line in lines.read_lines(path))
 
 
 def read_beside(path: Path, what: str) -> Iterator[str]:
@@ -41,49 +49,56 @@ def read_beside(path: Path, what: str) -> Iterator[str]:
     number = 0
     for line in read_lines(path):
         number += 1
-        yield line or ""
+        yield line
     raise ValueError(f"{path} has only {number:,} lines of {what}, but the input has more")
 
 
-def _decoded(raw_lines: Iterable[bytes | None]) -> Iterator[str | None]:
-    number = 0
-    for raw in raw_lines:
-        if raw is None:
-            yield None
-            continue
-        number += 1
-        if number == 1:
-            raw = lines.without_mark(raw)
-            refuse_bytes(raw, _STDIN)
-        yield lines.decode_line(raw, number, _STDIN)
+class StandardInput:
+    """Its lines as they come, without waiting: None where there is none at the moment."""
+
+    def __init__(self) -> None:
+        try:
+            self._descriptor: int | None = sys.stdin.fileno()
+        except (OSError, AttributeError, io.UnsupportedOperation):  # somebody put something else in its place
+            self._descriptor = None
+
+    def __iter__(self) -> Iterator[str | None]:
+        number = 0
+        for raw in self._raw() if self._descriptor is not None else map(_without_end, sys.stdin.buffer):
+            if raw is None:
+                yield None
+                continue
+            number += 1
+            if number == 1:
+                raw = lines.without_mark(raw)
+                refuse_bytes(raw, _STDIN)
+            yield lines.decode_line(raw, number, _STDIN)
+
+    def wait(self) -> None:
+        """Until something has come, or the input has ended."""
+        self._has_come(None)
+
+    def _has_come(self, seconds: float | None) -> bool:
+        return self._descriptor is None or bool(select.select([self._descriptor], [], [], seconds)[0])
+
+    def _raw(self) -> Iterator[bytes | None]:
+        assert self._descriptor is not None
+        line, chunk = bytearray(), b"more"
+        while chunk and len(line) <= lines.LONGEST_LINE + _CHUNK:  # `decode_line` refuses a longer one
+            while not self._has_come(0):
+                yield None
+            chunk = _read(self._descriptor)
+            first, *more = chunk.split(b"\n")
+            line += first
+            for part in more:
+                yield bytes(line).removesuffix(b"\r")
+                line = bytearray(part)
+        if line:
+            yield bytes(line)
 
 
 def _without_end(raw: bytes) -> bytes:
     return raw[:-1].removesuffix(b"\r") if raw.endswith(b"\n") else raw
-
-
-def _standard_input() -> Iterator[bytes | None]:
-    try:
-        descriptor = sys.stdin.fileno()
-    except (OSError, AttributeError, io.UnsupportedOperation):  # somebody put something else in its place
-        yield from map(_without_end, sys.stdin.buffer)
-        return
-    line = bytearray()
-    waited_for = False  # lines were given, and nobody was told of a pause since
-    while True:
-        if waited_for and not select.select([descriptor], [], [], _PAUSE)[0]:
-            waited_for = False
-            yield None
-        chunk = _read(descriptor)
-        first, *more = chunk.split(b"\n")
-        line += first
-        for part in more:
-            yield bytes(line).removesuffix(b"\r")
-            line, waited_for = bytearray(part), True
-        if not chunk or len(line) > lines.LONGEST_LINE + _CHUNK:  # `decode_line` refuses the latter
-            break
-    if line:
-        yield bytes(line)
 
 
 def _read(descriptor: int) -> bytes:

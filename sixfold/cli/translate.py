@@ -26,7 +26,7 @@ from sixfold.cli.decoding_verbs import (
     worker_count,
     write_all,
 )
-from sixfold.cli.lines import Output, ProgressLine, check_files, ending_well, json_line, one_line, read_lines
+from sixfold.cli.lines import Output, ProgressLine, arriving_lines, check_files, ending_well, json_line, one_line
 from sixfold.cli.options import Device, Import, RunArgument, Sectioned, configured
 
 if TYPE_CHECKING:
@@ -73,13 +73,15 @@ def translate(
         need_file(file, f"a text is given as: echo {shlex.quote(str(file))} | sixfold translate {run}")
         check_files(out, file, prefixes, terms=terms)
         translator = load_for([run, *(members or [])], "translate", device, imports, settings)
-        _check_terms(translator, term or [])
+        if term:
+            _check_terms(translator, term)
         if file is None and sys.stdin.isatty():
+            translator.session()  # what is wrong with the options is said before a line is asked for
             ask_for_lines("A line to translate", lambda line: _show_translation(translator, line, tuple(term or ())))
             return
-        lines = Lines(read_lines(file), tuple(term or ()), terms, prefixes)
+        lines = Lines(arriving_lines(file), tuple(term or ()), terms, prefixes)
         processes = worker_count(workers, file, translator)
-        found = translator.stream(lines, workers=processes, window=window, alignment=form == "jsonl")
+        found = translator.stream(lines, wait=lines.wait, workers=processes, window=window, alignment=form == "jsonl")
         with Output(out) as output:  # which is emptied only now that nothing is wrong with the options
             write = _writer_of(output, form, translator.decoding.n_best, translator.tokenizers.target)
             write_all(found, lines, write, ProgressLine(show=not output.terminal))

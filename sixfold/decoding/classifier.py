@@ -8,6 +8,7 @@ Letters: S texts, C labels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -16,16 +17,14 @@ from torch import Tensor
 
 from sixfold.config.schema import Decoding, change_decoding
 from sixfold.decoding.cpu.int8 import quantised
-from sixfold.decoding.engine import Job, Unanswerable
-from sixfold.decoding.ordered import FIRST, WINDOW, OrderedStream, Tag
+from sixfold.decoding.job import Job, JobEngine, Ticket, Unanswerable
+from sixfold.decoding.ordered import FIRST, WINDOW, Lines, OrderedStream
 from sixfold.decoding.records import Line
-from sixfold.decoding.session import Stopped, check_models, check_sizes, cut_to_fit, encode_lines, in_8_bits
+from sixfold.decoding.session import LineSession, check_models, check_sizes, cut_to_fit, encode_lines, in_8_bits
 from sixfold.decoding.step import padded
 from sixfold.models.encoder_only import EncoderOnly
 from sixfold.models.model import evaluating
 from sixfold.text.tokenizer import Tokenizer
-
-Lines = Iterable[str | Line | None]
 
 
 @dataclass(frozen=True)
@@ -88,6 +87,7 @@ class Classifier:
         lines: Lines,
         *,
         stop: Callable[[], bool] | None = None,
+        wait: Callable[[], None] | None = None,
         window: int = WINDOW,
         first: int = FIRST,
         start: int = 1,
@@ -95,68 +95,57 @@ class Classifier:
     ) -> Iterator[Classification]:
         """The labels of texts as they come, in order; memory does not depend on how many they are.
 
-        None among the lines says that no more are there at the moment, so that all so far are answered. `window`
-        texts are sorted by length together, in the beginning only `first`. `stop` is asked before each batch; if it
-        says True, `Stopped` is raised. Errors name lines by their number, from `start`. `changes` are keys of the
-        section `decoding`, of which `max_source`, `too_long`, `batch_tokens` and `precision` matter here.
+        None among the lines says that no more are there at the moment, so that all so far are answered; `wait` is
+        explained at `Translator.stream`. `window` texts are sorted by length together, in the beginning only `first`.
+        `stop` is asked before each batch; if it says True, `Stopped` is raised. Errors name lines by their number, from
+        `start`. `changes` are keys of the section `decoding`, of which `max_source`, `too_long`, `batch_tokens` and
+        `precision` matter here.
         """
-        task = ClassificationSession(self, change_decoding(self.decoding, changes), stop)
-        return self._evaluated(iter(OrderedStream(task, lines, window=window, first=first, start=start)))
+        session = ClassificationSession(self, change_decoding(self.decoding, changes))
+        stream = OrderedStream(session, lines, window=window, first=first, start=start, stop=stop, wait=wait)
+        return self._evaluated(iter(stream))
 
     def check(self, texts: Sequence[str]) -> None:
         """Raise a ValueError if one of these texts would be refused."""
-        session = ClassificationSession(self, self.decoding)
-        lines = [Line(text) for text in texts]
-        for number, (line, ids) in enumerate(zip(lines, session.encode(lines), strict=True), 1):
-            try:
-                session.job(number, line, ids)
-            except ValueError as error:
-                raise ValueError(f"data.valid, text {number} ({line.text:.40}) can't be classified: {error}") from None
+        ClassificationSession(self, self.decoding).rehearse(texts, "classified")
 
     def _evaluated(self, results: Iterator[Classification]) -> Iterator[Classification]:
         with evaluating(self.model):
             yield from results
 
 
-class ClassificationSession:
-    """The task of a classifier, with one way to do it."""
+class ClassificationSession(LineSession):
+    """From texts to labels, in one way."""
 
     empty = Classification()
 
-    def __init__(self, classifier: Classifier, decoding: Decoding, stop: Callable[[], bool] | None = None):
+    def __init__(self, classifier: Classifier, decoding: Decoding):
         model = classifier.model
         self.model: Any = quantised(model) if in_8_bits(model, decoding) else model
         self.tokenizer, self.labels, self.longest = classifier.tokenizer, classifier.labels, classifier.longest
-        self.decoding, self.stop = decoding, stop
+        self.decoding = decoding
         self.device = next(model.parameters()).device
 
     def encode(self, lines: Sequence[Line]) -> list[list[int]]:
         return encode_lines(self.tokenizer, lines)
 
-    def job(self, number: int, line: Line, ids: Sequence[int]) -> Job | None:
+    def job(self, line: Line, ids: Sequence[int]) -> Job | None:
         """A text as the model can read it: its tokens alone, as in training."""
         if not ids:
             return None
         ids, note = cut_to_fit(ids, self.decoding, self.longest, "the text")
-        return Job(source=ids, limit=0, tag=Tag(number, line, note))
+        return Job(source=ids, limit=0, tag=line, note=note)
 
-    def search(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, list[float]]]:
-        """Each job with the probability of every label."""
-        for batch in batches(jobs, self.decoding.batch_tokens):
-            if self.stop is not None and self.stop():
-                raise Stopped
-            yield from zip(batch, self._probabilities(batch), strict=True)
+    def engine(self) -> BatchEngine:
+        return BatchEngine(self.probabilities, self.decoding.batch_tokens)
 
-    def _probabilities(self, batch: Sequence[Job]) -> list[list[float]]:
-        log_p: Tensor = self.model.classify(padded([job.source for job in batch], self.device))  # (S, C)
-        numbers = log_p.double().softmax(-1)  # it was normalised in the model's own precision
-        wrong = numbers.isnan().any(-1)
-        if bool(wrong.any()):
-            raise Unanswerable(batch[int(wrong.nonzero()[0])], "the model gives NaN for this text, and no probability")
-        return numbers.tolist()
+    def probabilities(self, jobs: Sequence[Job]) -> list[list[float]]:
+        """Of every label, for each job."""
+        log_p: Tensor = self.model.classify(padded([job.source for job in jobs], self.device))  # (S, C)
+        return log_p.double().softmax(-1).tolist()  # it was normalised in the model's own precision
 
-    def finish(self, found: Sequence[tuple[Job, list[float]]]) -> list[Classification]:
-        return [self._finish(job, numbers) for job, numbers in found]
+    def finish(self, tickets: Sequence[Ticket]) -> list[Classification]:
+        return [self._finish(ticket.job, ticket.found) for ticket in tickets]
 
     def _finish(self, job: Job, numbers: list[float]) -> Classification:
         """Of labels that are equally likely, the first."""
@@ -165,9 +154,39 @@ class ClassificationSession:
             label=self.labels[numbers.index(best)],
             probability=best,
             probabilities=dict(zip(self.labels, numbers, strict=True)),
-            note=job.tag.note,
+            note=job.note,
             tokens=tuple(job.source),
         )
+
+
+class BatchEngine(JobEngine[Ticket]):
+    """Jobs that are answered by one pass each, batch after batch."""
+
+    def __init__(self, answer: Callable[[Sequence[Job]], list[list[float]]], tokens: int):
+        super().__init__()
+        self.answer, self.tokens = answer, tokens
+
+    def _ticket(self, job: Job) -> Ticket:
+        return Ticket(job)
+
+    @property
+    def hungry(self) -> bool:
+        return len(self._batch()) == len(self.waiting)
+
+    def _batch(self) -> list[Job]:
+        return next(batches((ticket.job for _, _, ticket in self.waiting), self.tokens), [])
+
+    def step(self) -> list[Ticket]:
+        """Answer a batch."""
+        self._forget()
+        jobs, self._left = self._batch(), False
+        done = [ticket for _, _, ticket in self.waiting[: len(jobs)]]
+        del self.waiting[: len(jobs)]
+        for ticket, numbers in zip(done, self.answer(jobs) if jobs else (), strict=True):
+            ticket.found, ticket.done = numbers, True
+            if any(map(math.isnan, numbers)):
+                ticket.fail(Unanswerable(ticket.job, "the model gives NaN for this text, and no probability"))
+        return done
 
 
 def batches(jobs: Iterable[Job], tokens: int) -> Iterator[list[Job]]:

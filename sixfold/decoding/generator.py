@@ -11,19 +11,17 @@ It samples, unless `sample=False` (greedy search) or `beam_size` asks for the li
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import torch
-
-from sixfold.config.schema import Decoding, change_decoding
+from sixfold.config.schema import Decoding
 from sixfold.core.ids import BOS
-from sixfold.decoding.engine import Hypothesis, Job, RunningBatch
-from sixfold.decoding.ordered import FIRST, WINDOW, OrderedStream, SearchResult, Tag
+from sixfold.decoding.front import Front
+from sixfold.decoding.job import Hypothesis, Job, Ticket
+from sixfold.decoding.ordered import WINDOW, Lines
 from sixfold.decoding.records import Line, Translation
-from sixfold.decoding.session import DecodingSession, RunOrigin, check_demands, check_models, check_sizes, outputs
-from sixfold.decoding.workers import in_processes
+from sixfold.decoding.session import DecodingSession, RunOrigin, outputs
 from sixfold.models.decoder_only import DecoderOnly
 from sixfold.models.model import evaluating
 from sixfold.text.tokenizer import Tokenizers
@@ -31,10 +29,13 @@ from sixfold.text.tokenizer import Tokenizers
 _NOT_WHOLE = "\N{REPLACEMENT CHARACTER}"  # how bytes are shown that are not, or not yet, a character
 
 
-class Generator:
+class Generator(Front[DecoderOnly]):
     """Goes on with texts. `context` is the number of tokens that the model saw at once in training, if known."""
 
-    verb: ClassVar[str] = "generate"
+    verb = "generate"
+    kind, can = DecoderOnly, "go on with a text"
+    stack = "only"
+    sides: ClassVar[dict[str, str]] = {"target": "decoder"}
 
     def __init__(
         self,
@@ -45,74 +46,50 @@ class Generator:
         context: int | None = None,
         origin: RunOrigin | None = None,
     ):
-        self.models = (model,) if isinstance(model, torch.nn.Module) else tuple(model)
-        self.tokenizers, self.context, self.origin = tokenizers, context, origin
-        self.decoding = decoding or Decoding(sample=True)
-        check_models(self.models, DecoderOnly, "go on with a text")
-        for each in self.models:
-            check_sizes(each, tokenizers.target, "target", "decoder")
+        super().__init__(model, tokenizers, decoding or Decoding(sample=True), origin=origin)
+        self.context = context
 
-    @property
-    def model(self) -> DecoderOnly:
-        """The first, and mostly the only one."""
-        return self.models[0]
-
-    def generate(
-        self, prompts: Sequence[str], *, stop: Callable[[], bool] | None = None, **changes: Any
-    ) -> list[Translation]:
-        """What follows each prompt, in order. `changes` are keys of the section `decoding`."""
+    def generate(self, prompts: Sequence[str], **options: Any) -> list[Translation]:
+        """What follows each prompt, in order. The options are those of `stream_many`."""
         if isinstance(prompts, str):
             raise ValueError("generate takes a list of prompts, got one text")
-        return list(self.stream_many(list(prompts), stop=stop, **{"first": WINDOW, **changes}))
+        return list(self.stream_many(list(prompts), **{"first": WINDOW, **options}))
 
-    def stream_many(
-        self,
-        prompts: Iterable[str | Line | None],
-        *,
-        stop: Callable[[], bool] | None = None,
-        workers: int = 0,
-        window: int = WINDOW,
-        first: int = FIRST,
-        start: int = 1,
-        **changes: Any,
-    ) -> Iterator[Translation]:
+    def stream_many(self, prompts: Lines, **options: Any) -> Iterator[Translation]:
         """What follows the prompts, as they come, in order; see `Translator.stream`."""
-        decoding = self._decoding(changes)
-        check_demands(self.models, self.tokenizers.target, decoding, "only")
-        size: dict[str, Any] = {"window": window, "first": first, "start": start}
-        if workers:
-            if stop is not None:
-                raise ValueError("stop is only for writing in this process, without workers")
-            return in_processes(self.origin, decoding, prompts, workers, **size)
-        task = GenerationSession(self, decoding, stop)
-        return self._evaluated(iter(OrderedStream(task, prompts, **size)))
+        return self._stream(prompts, **options)
 
     def stream(self, prompt: str, **changes: Any) -> Iterator[str]:
         """What follows a prompt, piece by piece as it is written, in whole characters."""
-        return self._evaluated(text for text, _ in self.follow(prompt, **changes))
+        follow = self.follow(prompt, **changes)
+        return (text for text, _ in follow)
 
     def follow(self, prompt: str, **changes: Any) -> Iterator[tuple[str, Translation | None]]:
         """Pieces of text as they are written; the last comes with the whole output."""
-        decoding = self._decoding(changes)
+        decoding = self.changed(changes)
         if decoding.beam_size > 1 or decoding.n_best > 1:
             raise ValueError("a stream shows one text as it is written: beam_size and n_best must be 1")
-        task, line = GenerationSession(self, decoding, None), Line(prompt)
-        return self._evaluated(task.follow(task.job(1, line, task.encode([line])[0])))
+        return self._followed(GenerationSession(self, decoding), Line(prompt))
 
-    def _decoding(self, changes: dict[str, Any]) -> Decoding:
-        search = {"sample": False} if changes.get("beam_size", 1) != 1 else {}  # a beam is no sample
-        return change_decoding(self.decoding, {**search, **changes})
-
-    def _evaluated(self, results: Iterator[Any]) -> Iterator[Any]:
+    def _followed(self, session: GenerationSession, line: Line) -> Iterator[tuple[str, Translation | None]]:
         with evaluating(*self.models):
-            yield from results
+            yield from session.follow(line)
+
+    def _session(self, decoding: Decoding, *extras: Any) -> GenerationSession:
+        return GenerationSession(self, decoding, *extras)
+
+    def changed(self, changes: dict[str, Any]) -> Decoding:
+        search = {"sample": False} if changes.get("beam_size", 1) != 1 else {}  # a beam is no sample
+        return super().changed({**search, **changes})
 
 
 class GenerationSession(DecodingSession):
-    """The task of a writer, with one way to do it."""
+    """The session of a generator, with one way to do it."""
 
-    def __init__(self, writer: Generator, decoding: Decoding, stop: Callable[[], bool] | None):
-        super().__init__(writer.models, writer.tokenizers, decoding, stop)
+    stack = "only"
+
+    def __init__(self, writer: Generator, decoding: Decoding):
+        super().__init__(writer.models, writer.tokenizers, decoding)
         self.context = writer.context
 
     def encode(self, lines: Sequence[Line]) -> list[list[int]]:
@@ -128,10 +105,10 @@ class GenerationSession(DecodingSession):
             return lines
         return [f"{line[:-1]} \n" if line.endswith("\n") and line != "\n" else line for line in lines]
 
-    def job(self, number: int, line: Line, ids: Sequence[int]) -> Job:
+    def job(self, line: Line, ids: Sequence[int]) -> Job:
         ids, limit, note = self._fit(ids)
         prompt, seed = (BOS, *ids), self.seed(ids, line)
-        return Job(prompt=prompt, limit=limit, rules=self.rules(line), seed=seed, tag=Tag(number, line, note))
+        return Job(prompt=prompt, limit=limit, rules=self.rules(line), seed=seed, tag=line, note=note)
 
     def _fit(self, ids: Sequence[int]) -> tuple[Sequence[int], int, str]:
         """What is read of a prompt: its end, with room for what follows; how many tokens that may be; a note."""
@@ -148,11 +125,11 @@ class GenerationSession(DecodingSession):
         note = f"the prompt has {len(ids):,} tokens, of which the last {most:,} were read ({why})"
         return ids[len(ids) - most :], limit, note
 
-    def finish(self, found: Sequence[SearchResult]) -> list[Translation]:
-        return [self._finish(job, hypotheses) for job, hypotheses in found]
+    def finish(self, tickets: Sequence[Ticket]) -> list[Translation]:
+        return [self._finish(ticket.job, ticket.found) for ticket in tickets]
 
     def _finish(self, job: Job, found: Sequence[Hypothesis]) -> Translation:
-        notes = [job.tag.note] if job.tag.note else []
+        notes = [job.note] if job.note else []
         length = len(job.prompt) + max(len(each.tokens) for each in found)
         if self.context is not None and length > self.context + 1:
             notes.append(f"prompt and output have {length - 1:,} tokens; the model was trained on {self.context:,}")
@@ -163,24 +140,17 @@ class GenerationSession(DecodingSession):
         text = super().text(tokens, unknown)
         return text if self.tokenizer.spells else re.sub(" ?\n ?", "\n", text)
 
-    @torch.inference_mode()
-    def follow(self, job: Job) -> Iterator[tuple[str, Translation | None]]:
+    def follow(self, line: Line) -> Iterator[tuple[str, Translation | None]]:
         """Pieces of text as they are written; the last comes with the whole output."""
-        told = ""
-        for tokens, found in self._steps(job):
-            text = self.text(tokens)
-            if found is not None:
-                whole = self._finish(job, found)
-                yield whole.text[len(told) :], whole
-            elif len(shown := text.rstrip(_NOT_WHOLE)) > len(told):
+        engine, told = self.engine(), ""
+        ticket = engine.submit(self.job(line, self.encode([line])[0]))
+        while not ticket.done:
+            engine.step()
+            shown = self.text(ticket.open[0].tokens).rstrip(_NOT_WHOLE)
+            if not ticket.done and len(shown) > len(told):
                 yield shown[len(told) :], None
                 told = shown
-
-    def _steps(self, job: Job) -> Iterator[tuple[tuple[int, ...], list[Hypothesis] | None]]:
-        """The tokens after each step; in the end what was found."""
-        batch = RunningBatch(self.step, self.method, self.never)
-        batch.admit([job])
-        (sentence,) = batch.sentences
-        while not sentence.done:
-            batch.advance()
-            yield (sentence.open[0].tokens, None) if not sentence.done else ((), sentence.found)
+        if ticket.error is not None:
+            raise ticket.error
+        (whole,) = self.finish([ticket])
+        yield whole.text[len(told) :], whole

@@ -1,22 +1,23 @@
 """Lines in, outputs out, in order, as the lines come: memory depends on windows and budgets, not on their number.
 
-    lines ──▶ window: up to so many lines ──▶ jobs, by length ──▶ search ──▶ back in order ──▶ outputs
+    lines ──▶ window: up to so many lines ──▶ jobs, by length ──▶ engine ──▶ back in order ──▶ outputs
 
-A search takes jobs as it has room for them, so one window follows upon another without the batch running empty; lengths
-fall in one window, rise in the next, and so on, so that those that are on their way together are alike. Where somebody
-waits for the first outputs, they rise in the first. An error ends the stream, after all lines before it have been
-answered; it names its line.
+An engine takes jobs as it has room for them, so one window follows upon another without the batch running empty;
+lengths fall in one window, rise in the next, and so on, so that those that are on their way together are alike. Where
+somebody waits for the first outputs, they rise in the first. A line that can't be answered ends the stream, after all
+lines before it have been answered; the error names it.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from sixfold.decoding.engine import Hypothesis, Job, Unanswerable
+from sixfold.decoding.job import Job, JobEngine, Ticket
 from sixfold.decoding.records import Line
 from sixfold.text.tokenizer import checked
 
@@ -25,184 +26,173 @@ FIRST = 64  # of the first; each is twice as large as the one before, so that so
 _CHARACTERS = 1 << 22  # or fewer, if they are as long as this
 _AHEAD = 4  # windows that may be done while an earlier line is not
 
-Numbered = tuple[int, Line]
-SearchResult = tuple[Job, list[Hypothesis]]
+Lines = Iterable[str | Line | None]
 Output = TypeVar("Output")
 
 
-class Tag(NamedTuple):
-    """Whose job it is."""
-
-    number: int
-    line: Line
-    note: str = ""
+class Stopped(Exception):  # noqa: N818  (it is a wish that came true, and no error)
+    """Somebody asked to stop, before all was written."""
 
 
-class LineTask(Protocol[Output]):
+class Session(Protocol[Output]):
     """What is done with lines."""
 
     @property
     def empty(self) -> Output:
         """The output of a line without a job."""
 
-    def encode(self, lines: Sequence[Line]) -> list[list[int]]: ...
+    def engine(self) -> JobEngine[Any]: ...
 
-    def job(self, number: int, line: Line, ids: Sequence[int]) -> Job | None:
-        """What a search has to do for a line, with a Tag; None: nothing, its output is `empty`."""
+    def jobs(self, lines: Sequence[Line]) -> list[Job | ValueError | None]:
+        """A job for each line; what is wrong with it; or None: nothing is to be done, its output is `empty`."""
 
-    def search(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Any]]: ...
-
-    def finish(self, found: Sequence[tuple[Job, Any]]) -> list[Output]: ...
+    def finish(self, tickets: Sequence[Ticket]) -> list[Output]: ...
 
 
 class OrderedStream(Generic[Output]):
-    """One pass over lines. A None among them means that no more is there at the moment: all so far is answered."""
+    """One pass over lines. A None among them means that no more is there at the moment: all so far is answered.
+
+    After a None, lines are asked for again when all so far is answered, since whoever asks may have to wait. With
+    `wait`, nobody waits who asks: lines are asked for before each step and join the running batch, and `wait` is called
+    where there is nothing else to do. Before each step, `stop` is asked whether to.
+    """
 
     def __init__(
         self,
-        task: LineTask[Output],
-        lines: Iterable[str | Line | None],
+        session: Session[Output],
+        lines: Lines,
         window: int = WINDOW,
         start: int = 1,
         first: int = FIRST,
+        *,
+        stop: Callable[[], bool] | None = None,
+        wait: Callable[[], None] | None = None,
     ):
         if window < 1:
             raise ValueError(f"a window has at least one line, got {window}")
         if first < 1:
             raise ValueError(f"the first window has at least one line, got {first}")
-        self.task, self.window = task, window
+        self.session, self.engine, self.window = session, session.engine(), window
+        self.stop, self.wait = stop, wait
         self._size = min(first, window)  # of the next window
         self._hasty = first < window  # whether somebody waits for the first outputs after a pause
         self._falling = not self._hasty  # whether the next window begins with its longest
-        self._lines, self._read = iter(lines), start - 1
-        self._order = _InOrder(start)
-        self._ended = False
-        self._error: Exception | None = None
+        self._lines, self._read, self._next = iter(lines), start - 1, start
+        self._order: deque[Ticket | None] = deque()  # of the lines that are not answered; None: nothing is to be done
+        self._submitted = 0
+        self._paused = self._ended = False
+        self._error: Exception | None = None  # of the line after the last in the order
 
     @torch.inference_mode()
     def __iter__(self) -> Iterator[Output]:
-        while not self._ended:
-            yield from self._answer(self._jobs())
-        if self._error is not None:
-            raise self._error
-
-    def _answer(self, jobs: Iterable[Job]) -> Iterator[Output]:
-        """Until there is no job left. Who can't be answered is named, after all before it are answered."""
-        left: Iterable[Job] | None = jobs
-        while left is not None:
-            try:
-                for found in self.task.search(left):
-                    self._order.put(*found)
+        try:
+            while not self._ended or self._order:
+                self._feed()
+                yield from self._ready()
+                if self.engine.busy:
+                    self._step()
                     yield from self._ready()
-                left = None
-            except Unanswerable as error:
-                number = error.job.tag.number
-                self._stop(number, ValueError(f"line {number}: {error}"))
-                left = self._order.unanswered()
-        yield from self._ready()
+            if self._error is not None:
+                raise self._error
+        finally:
+            self._cancel(0)
 
-    def _ready(self) -> Iterator[Output]:
-        """The outputs that are next in order; finished only now, so that alignments are read for many at once."""
-        ready = self._order.take()
-        made = iter(self.task.finish([found for found in ready if found is not None]))
-        for found in ready:
-            yield self.task.empty if found is None else next(made)
-
-    def _jobs(self) -> Iterator[Job]:
-        """Window after window, until the lines end or pause."""
-        while not self._ended and len(self._order) <= _AHEAD * self.window:
-            lines, paused = self._next_window()
-            self._size = min(2 * self._size, self.window)
-            jobs = self._make(lines)
-            yield from sorted(jobs, key=lambda job: job.tokens, reverse=self._falling)
-            self._falling = not (self._hasty if paused else self._falling)
-            if paused or not jobs:
+    def _feed(self) -> None:
+        """Window after window, until the engine has enough, or the lines end or pause."""
+        while not self._ended and self.engine.hungry and len(self._order) <= _AHEAD * self.window:
+            if self._paused and self.wait is None and self.engine.busy:
+                return
+            if self._paused and self.wait is not None and not self.engine.busy:
+                self.wait()
+            lines = self._next_window()
+            jobs = self._make(lines) if lines else []
+            self._size = min(2 * self._size, self.window) if lines else self._size
+            self._submit(jobs)
+            self._falling = not (self._hasty if self._paused else self._falling)
+            if self._paused or not any(jobs):
                 return
 
-    def _next_window(self) -> tuple[list[Numbered], bool]:
-        """→ the lines, and whether a pause came after them"""
-        lines, characters = list[Numbered](), 0
-        while len(lines) < self._size and characters < _CHARACTERS and not self._ended:
+    def _next_window(self) -> list[Line]:
+        """The next lines, up to a pause or a mistake."""
+        lines, characters, self._paused = list[Line](), 0, False
+        while len(lines) < self._size and characters < _CHARACTERS:
             try:
                 line = next(self._lines)
             except StopIteration:
                 self._ended = True
                 break
             except (ValueError, OSError) as error:  # lines that come from a file name it themselves
-                self._stop(self._read + 1, error)
+                self._end(error)
                 break
             if line is None:
-                return lines, True
-            self._read += 1
-            whole = self._checked(self._read, line if isinstance(line, Line) else Line(line))
-            if whole is not None:
-                lines.append((self._read, whole))
-                characters += len(whole.text)
-        return lines, False
-
-    def _checked(self, number: int, line: Line) -> Line | None:
-        """The line, if it is a text; if it is none, the stream ends before it."""
-        try:
-            if not isinstance(line.text, str):
-                raise ValueError(f"expected a text, got {type(line.text).__name__}")
-            checked(line.text)
-        except ValueError as error:
-            self._stop(number, ValueError(f"line {number}: {error}"))
-            return None
-        return line
-
-    def _make(self, lines: Sequence[Numbered]) -> list[Job]:
-        """The jobs of lines, up to the first that is a mistake; what needs no search is done."""
-        jobs: list[Job] = []
-        for (number, line), ids in zip(lines, self.task.encode([line for _, line in lines]), strict=True):
-            try:
-                job = self.task.job(number, line, ids)
-            except ValueError as error:
-                self._stop(number, ValueError(f"line {number}: {error}"))
+                self._paused = True
                 break
-            self._order.expect(number, job)
-            if job is not None:
-                jobs.append(job)
+            self._read += 1
+            whole = line if isinstance(line, Line) else Line(line)
+            try:
+                _check(whole)
+            except ValueError as error:
+                self._end(ValueError(f"line {self._read}: {error}"))
+                break
+            lines.append(whole)
+            characters += len(whole.text)
+        return lines
+
+    def _make(self, lines: Sequence[Line]) -> list[Job | None]:
+        """The jobs of lines, up to the first that is a mistake."""
+        jobs, first = list[Job | None](), self._next + len(self._order)
+        for number, job in enumerate(self.session.jobs(lines), first):
+            if isinstance(job, ValueError):
+                self._end(ValueError(f"line {number}: {job}"))
+                break
+            jobs.append(job)
         return jobs
 
-    def _stop(self, number: int, error: Exception) -> None:
-        """The stream ends before this line, if it did not end before anyway."""
-        self._ended = True
-        if number < self._order.end:
-            self._order.end, self._error = number, error
+    def _submit(self, jobs: Sequence[Job | None]) -> None:
+        """By length; their tickets stay in the order of the lines."""
+        known = [(number, job) for number, job in enumerate(jobs) if job is not None]
+        known.sort(key=lambda each: each[1].tokens, reverse=self._falling)
+        tickets: dict[int, Ticket] = {}
+        for number, job in known:
+            tickets[number] = self.engine.submit(job, self._submitted)
+            self._submitted += 1
+        self._order.extend(tickets.get(number) for number in range(len(jobs)))
 
+    def _step(self) -> None:
+        """One step of the engine. The first line that failed is the last of the stream."""
+        if self.stop is not None and self.stop():
+            raise Stopped
+        failed = [ticket for ticket in self.engine.step() if ticket.error is not None]
+        numbers = [number for number, ticket in enumerate(self._order) if ticket in failed] if failed else []
+        if numbers:
+            ticket = self._order[numbers[0]]
+            assert ticket is not None
+            self._cancel(numbers[0])
+            self._end(ValueError(f"line {self._next + numbers[0]}: {ticket.error}"))
 
-class _InOrder:
-    """Puts what was found back in the order of the lines."""
-
-    def __init__(self, start: int):
-        self.end: float = math.inf  # lines from here on are never given
-        self._next = start
-        self._expected: dict[int, Job | None] = {}
-        self._found: dict[int, tuple[Job, Any]] = {}
-
-    def __len__(self) -> int:
-        """Lines that wait for others, or to be answered."""
-        return len(self._expected)
-
-    def expect(self, number: int, job: Job | None) -> None:
-        self._expected[number] = job
-
-    def put(self, job: Job, found: Any) -> None:
-        self._found[job.tag.number] = job, found
-
-    def take(self) -> list[tuple[Job, Any] | None]:
-        """What is next, as far as it is there; None for a line without a job."""
-        ready: list[tuple[Job, Any] | None] = []
-        while self._next < self.end and self._next in self._expected:
-            if self._expected[self._next] is not None and self._next not in self._found:
-                break
-            del self._expected[self._next]
-            ready.append(self._found.pop(self._next, None))
+    def _ready(self) -> Iterator[Output]:
+        """The outputs that are next in order; finished only now, so that alignments are read for many at once."""
+        ready = list(takewhile(lambda ticket: ticket is None or ticket.done, self._order))
+        made = iter(self.session.finish([ticket for ticket in ready if ticket is not None]) if ready else ())
+        for ticket in ready:
+            self._order.popleft()
             self._next += 1
-        return ready
+            yield self.session.empty if ticket is None else next(made)
 
-    def unanswered(self) -> list[Job]:
-        """The jobs before the end that nothing was found for yet."""
-        jobs = ((number, job) for number, job in self._expected.items() if number < self.end)
-        return [job for number, job in jobs if job is not None and number not in self._found]
+    def _end(self, error: Exception) -> None:
+        """The stream ends before this line."""
+        self._ended, self._error = True, error
+
+    def _cancel(self, first: int) -> None:
+        """Nobody will hear of these lines."""
+        while len(self._order) > first:
+            ticket = self._order.pop()
+            if ticket is not None:
+                self.engine.cancel(ticket)
+
+
+def _check(line: Line) -> None:
+    """Raise a ValueError if it is no text."""
+    if not isinstance(line.text, str):
+        raise ValueError(f"expected a text, got {type(line.text).__name__}")
+    checked(line.text)

@@ -1,13 +1,11 @@
-"""What Translator and Writer have in common: from models and a configuration to a search."""
+"""How lines become jobs, and jobs are searched for: models and a configuration, bound together."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
-
-from torch import Tensor
+from collections.abc import Callable, Sequence
+from typing import ClassVar, NamedTuple
 
 from sixfold.config.schema import Decoding
 from sixfold.core.ids import BOS, CONTROLS, MASK, PAD, UNK
@@ -15,8 +13,9 @@ from sixfold.core.parts import declared
 from sixfold.decoding.alignment import watched_layer
 from sixfold.decoding.cpu.int8 import quantised
 from sixfold.decoding.cpu.step import make_step
-from sixfold.decoding.engine import Hypothesis, Job, Method, search
+from sixfold.decoding.engine import Engine
 from sixfold.decoding.ensemble import Ensemble
+from sixfold.decoding.job import Hypothesis, Job, Method
 from sixfold.decoding.records import Line, Translation
 from sixfold.decoding.rules.make import make_rules
 from sixfold.decoding.rules.rule import Rule
@@ -24,15 +23,11 @@ from sixfold.decoding.search.beam import Beam
 from sixfold.decoding.search.greedy import Greedy
 from sixfold.decoding.search.length_penalty import LengthPenalty
 from sixfold.decoding.search.sample import Sample
-from sixfold.decoding.step import Step, StepFunction
+from sixfold.decoding.step import StepFunction
 from sixfold.models.model import Model
 from sixfold.text.tokenizer import Tokenizer, Tokenizers
 
 CONTROLS_NEVER_WRITTEN = (PAD, BOS, MASK)  # ids that no text has
-
-
-class Stopped(Exception):  # noqa: N818  (it is a wish that came true, and no error)
-    """Somebody asked to stop, before all was written."""
 
 
 class RunOrigin(NamedTuple):
@@ -43,31 +38,56 @@ class RunOrigin(NamedTuple):
     imports: tuple[str, ...] = ()
 
 
-class DecodingSession:
+class LineSession:
+    """From lines to jobs, the same way for everybody who needs them."""
+
+    def encode(self, lines: Sequence[Line]) -> list[list[int]]:
+        raise NotImplementedError
+
+    def job(self, line: Line, ids: Sequence[int]) -> Job | None:
+        """What has to be done for a line; None: nothing. A ValueError says what is wrong with it."""
+        raise NotImplementedError
+
+    def jobs(self, lines: Sequence[Line]) -> list[Job | ValueError | None]:
+        """A job for each line, or what is wrong with it, or None."""
+        return [self._try(line, ids) for line, ids in zip(lines, self.encode(lines), strict=True)]
+
+    def _try(self, line: Line, ids: Sequence[int]) -> Job | ValueError | None:
+        try:
+            return self.job(line, ids)
+        except ValueError as error:
+            return error
+
+    def rehearse(self, texts: Sequence[str], verb: str) -> None:
+        """Do all that is done before a search, so that a mistake is found before the first step is made."""
+        for number, (text, job) in enumerate(zip(texts, self.jobs([Line(text) for text in texts]), strict=True), 1):
+            if isinstance(job, ValueError):
+                raise ValueError(f"data.valid, text {number} ({text:.40}) can't be {verb}: {job}")
+
+
+class DecodingSession(LineSession):
     """How outputs are searched for, in one way: models, a vocabulary, and a configuration."""
 
     empty = Translation()  # of a line that there is nothing to do for
+    stack: ClassVar[str] = "decoder"  # that writes
 
-    def __init__(
-        self,
-        models: Sequence[Model],
-        tokenizers: Tokenizers,
-        decoding: Decoding,
-        stop: Callable[[], bool] | None = None,
-    ):
+    def __init__(self, models: Sequence[Model], tokenizers: Tokenizers, decoding: Decoding):
+        self.watching = check_demands(models, tokenizers.target, decoding, self.stack)
         self.models = [quantised(model) if in_8_bits(model, decoding) else model for model in models]
         self.tokenizers, self.decoding = tokenizers, decoding
         self.tokenizer = tokenizers.target
         self.never = never_written(self.tokenizer)
         self.method = make_method(decoding, self.text)
-        self.watching = any(rule.needs_attention for rule in make_rules(decoding, self.tokenizer))
-        self.step = self._make_step(stop)
+        self.step = self._make_step()
 
-    def _make_step(self, stop: Callable[[], bool] | None) -> StepFunction:
+    def _make_step(self) -> StepFunction:
         layers = [watched_layer(model) if self.watching else None for model in self.models]
         steps = [make_step(model, layer) for model, layer in zip(self.models, layers, strict=True)]
-        step: StepFunction = steps[0] if len(steps) == 1 else Ensemble(steps)
-        return step if stop is None else _Stoppable(step, stop)
+        return steps[0] if len(steps) == 1 else Ensemble(steps)
+
+    def engine(self) -> Engine:
+        """A batch that is empty yet."""
+        return Engine(self.step, self.method, never=self.never, batch_tokens=self.decoding.batch_tokens)
 
     def limit(self, stack: str) -> int | None:
         """The most positions that all models can tell apart, if there is such a limit."""
@@ -89,9 +109,6 @@ class DecodingSession:
         """The same for the same text, whoever else is there."""
         of = json.dumps([self.decoding.seed, list(ids), line.prefix, line.terms]).encode()
         return int.from_bytes(hashlib.sha256(of).digest()[:7], "big")
-
-    def search(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, list[Hypothesis]]]:
-        return search(self.step, jobs, self.method, never=self.never, batch_tokens=self.decoding.batch_tokens)
 
     def text(self, tokens: Sequence[int], unknown: Sequence[str | None] = ()) -> str:
         """The text of tokens. UNK is written <unk>, or as the word that is given in its place."""
@@ -168,19 +185,22 @@ def check_models(models: Sequence[Model], kind: type[Model], verb: str) -> None:
 
 def check_demands(
     models: Sequence[Model], tokenizer: Tokenizer, decoding: Decoding, stack: str, terms: Sequence[str] = ()
-) -> None:
+) -> bool:
     """Raise a ValueError if what all outputs must be like is a mistake, or too much for any of them.
 
-    To be asked before a line is read: later, the first line would be blamed.
+    → whether a rule must know where the models look. To be asked before a line is read: later, the first line would be
+    blamed.
     """
     known = _limit(models, stack)
     most = decoding.max_length if known is None else min(decoding.max_length, known - 1)  # it reads BOS first
-    for rule in make_rules(decoding, tokenizer, terms=terms):
+    rules = make_rules(decoding, tokenizer, terms=terms)
+    for rule in rules:
         rule.check(most)
         if rule.needs_attention and not all(map(_looks_at_each_token, models)):
             raise ValueError(
                 "coverage_penalty needs cross-attention that looks at each source token, and there is none"
             )
+    return any(rule.needs_attention for rule in rules)
 
 
 def _looks_at_each_token(model: Model) -> bool:
@@ -206,18 +226,3 @@ def check_sizes(model: Model, tokenizer: Tokenizer, side: str, stack: str) -> No
     words = model.sizes.vocabulary(stack)
     if len(tokenizer) != words:
         raise ValueError(f"the {side} tokenizer has {len(tokenizer):,} ids, but the model was made for {words:,}")
-
-
-class _Stoppable:
-    """A step before which somebody is asked whether to stop."""
-
-    def __init__(self, step: StepFunction, stop: Callable[[], bool]):
-        self.step, self.stop, self.device = step, stop, step.device
-
-    def begin(self, sources: Sequence[Sequence[int]]) -> Any:
-        return self.step.begin(sources)
-
-    def __call__(self, ids: Tensor, state: Any) -> Step:
-        if self.stop():
-            raise Stopped
-        return self.step(ids, state)

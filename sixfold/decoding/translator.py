@@ -8,38 +8,25 @@ Letters: L target length, n source length.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from sixfold.config.schema import Decoding, change_decoding
+from sixfold.config.schema import Decoding
 from sixfold.core.ids import BOS, EOS, UNK
 from sixfold.core.tap import Tap
 from sixfold.decoding.alignment import align, looks, words_in_place_of_unknown
-from sixfold.decoding.cpu.int8 import fingerprint, same
-from sixfold.decoding.engine import Hypothesis, Job
-from sixfold.decoding.ordered import FIRST, WINDOW, OrderedStream, SearchResult, Tag
+from sixfold.decoding.front import Front
+from sixfold.decoding.job import Hypothesis, Job, Ticket
+from sixfold.decoding.ordered import WINDOW, Lines
 from sixfold.decoding.records import Line, Translation, lines_of
 from sixfold.decoding.rules.forbidden_words import forbidden_words
-from sixfold.decoding.session import (
-    DecodingSession,
-    RunOrigin,
-    check_demands,
-    check_models,
-    check_sizes,
-    cut_to_fit,
-    encode_lines,
-    outputs,
-)
-from sixfold.decoding.workers import in_processes
+from sixfold.decoding.session import DecodingSession, check_demands, cut_to_fit, encode_lines, outputs
 from sixfold.models.encoder_decoder import EncoderDecoder
 from sixfold.models.model import evaluating
-from sixfold.text.tokenizer import Tokenizers
-
-Lines = Iterable[str | Line | None]
 
 
 class SourceAttention(NamedTuple):
@@ -58,37 +45,20 @@ class Extras:
     attention: bool = False
 
 
-class Translator:
+NOTHING_ELSE = Extras()
+
+
+class Translator(Front[EncoderDecoder]):
     """Translates with a model, or with several as an ensemble, and their tokenizers.
 
     How is said by `decoding`, and for one call by its keys: `translate(lines, beam_size=4)`. Which lines share a batch
     makes no difference to what comes out. The models' device and precision are their own.
     """
 
-    verb: ClassVar[str] = "translate"
-
-    def __init__(
-        self,
-        model: EncoderDecoder | Sequence[EncoderDecoder],
-        tokenizers: Tokenizers,
-        decoding: Decoding | None = None,
-        *,
-        origin: RunOrigin | None = None,
-    ):
-        self.models = (model,) if isinstance(model, torch.nn.Module) else tuple(model)
-        self.tokenizers, self.decoding, self.origin = tokenizers, decoding or Decoding(), origin
-        self._kept: list[
-            tuple[Any, TranslationSession]
-        ] = []  # the last task, and what it is for: it takes a while to make
-        check_models(self.models, EncoderDecoder, "translate")
-        for each in self.models:
-            for side, tokenizer, stack in zip(("source", "target"), tokenizers, ("encoder", "decoder"), strict=True):
-                check_sizes(each, tokenizer, side, stack)
-
-    @property
-    def model(self) -> EncoderDecoder:
-        """The first, and mostly the only one."""
-        return self.models[0]
+    verb = "translate"
+    kind, can = EncoderDecoder, "translate"
+    stack = "decoder"
+    sides: ClassVar[dict[str, str]] = {"source": "encoder", "target": "decoder"}
 
     def translate(
         self,
@@ -108,59 +78,27 @@ class Translator:
         return list(self.stream(lines_of(list(texts), prefixes, terms), **{"first": WINDOW, **options}))
 
     def stream(
-        self,
-        lines: Lines,
-        *,
-        stop: Callable[[], bool] | None = None,
-        workers: int = 0,
-        alignment: bool = False,
-        attention: bool = False,
-        window: int = WINDOW,
-        first: int = FIRST,
-        start: int = 1,
-        **changes: Any,
+        self, lines: Lines, *, alignment: bool = False, attention: bool = False, **options: Any
     ) -> Iterator[Translation]:
         """The translations of lines as they come, in order; memory does not depend on how many they are.
 
         A line is a text, or a `Line` with what is demanded of its translation; None says that no more are there at the
-        moment, so that all so far are answered. `window` lines are sorted by length together, in the beginning only
-        `first`, so that something is soon there: it is faster if nobody waits for that. `stop` is asked before
-        each step; if it says True, `Stopped` is raised. With `workers`, as many processes share the work. Errors name
-        lines by their number, from `start`. `changes` are keys of the section `decoding`.
+        moment, so that all so far are answered. With `wait`, which is called where there is nothing to do until a line
+        comes, lines are asked for before each step, and join the running batch. `window` lines are sorted by length
+        together, in the beginning only `first`, so that something is soon there: it is faster if nobody waits for that.
+        `stop` is asked before each step; if it says True, `Stopped` is raised. With `workers`, as many processes share
+        the work. Errors name lines by their number, from `start`. The other options are keys of the section `decoding`.
         """
-        decoding = change_decoding(self.decoding, changes)
-        check_demands(self.models, self.tokenizers.target, decoding, "decoder")
-        size: dict[str, Any] = {"window": window, "first": first, "start": start}
-        if workers:
-            if attention or stop is not None:
-                raise ValueError("attention and stop are only for translating in this process, without workers")
-            return in_processes(self.origin, decoding, lines, workers, alignment=alignment, **size)
-        key = self._key(decoding, wishes := Extras(alignment, attention), stop)
-        task = self._take(key) or TranslationSession(self, decoding, wishes, stop)
-        return self._stream(OrderedStream(task, lines, **size), key, task)
+        if attention and options.get("workers"):
+            raise ValueError("attention is only for translating in this process, without workers")
+        return self._stream(lines, [Extras(alignment, attention)], alignment=alignment, **options)
+
+    def _session(self, decoding: Decoding, *extras: Any) -> TranslationSession:
+        return TranslationSession(self, decoding, *extras)
 
     def check_terms(self, terms: Sequence[str], **changes: Any) -> None:
         """Raise a ValueError if no translation can have all of these, as it is decoded."""
-        check_demands(self.models, self.tokenizers.target, change_decoding(self.decoding, changes), "decoder", terms)
-
-    def _stream(self, stream: OrderedStream[Translation], key: Any, task: TranslationSession) -> Iterator[Translation]:
-        with evaluating(*self.models):
-            yield from stream
-        if key is not None:
-            self._kept[:] = [(key, task)]
-
-    def _key(self, decoding: Decoding, wishes: Extras, stop: Callable[[], bool] | None) -> Any:
-        """What a task is for, if it may be used again: by one at a time, as long as the models are the same."""
-        if stop is not None or any(next(model.parameters()).device.type != "cpu" for model in self.models):
-            return None
-        return decoding, wishes, self.tokenizers, [fingerprint(model) for model in self.models]
-
-    def _take(self, key: Any) -> TranslationSession | None:
-        try:
-            was_for, task = self._kept.pop()
-        except IndexError:
-            return None
-        return task if same(was_for, key) else None
+        check_demands(self.models, self.tokenizers.target, self.changed(changes), self.stack, terms)
 
     def cross_attention(self, source: str, target: str) -> SourceAttention:
         """The weights of all cross-attentions of the (first) model, in one pass that reads both texts."""
@@ -182,16 +120,14 @@ class Translator:
 class TranslationSession(DecodingSession):
     """The task of a translator, with one way to do it."""
 
-    def __init__(
-        self, translator: Translator, decoding: Decoding, wishes: Extras, stop: Callable[[], bool] | None = None
-    ):
-        super().__init__(translator.models, translator.tokenizers, decoding, stop)
+    def __init__(self, translator: Translator, decoding: Decoding, wishes: Extras = NOTHING_ELSE):
+        super().__init__(translator.models, translator.tokenizers, decoding)
         self.wishes = wishes
 
     def encode(self, lines: Sequence[Line]) -> list[list[int]]:
         return encode_lines(self.tokenizers.source, lines)
 
-    def job(self, number: int, line: Line, ids: Sequence[int]) -> Job | None:
+    def job(self, line: Line, ids: Sequence[int]) -> Job | None:
         """A line as the encoders can read it, and how long its translation may become."""
         if not ids:
             return None
@@ -203,35 +139,34 @@ class TranslationSession(DecodingSession):
         if most is not None:
             limit = min(limit, most - 1)  # it reads BOS first
         rules, seed = self.rules(line), self.seed(ids, line)
-        return Job(source=[*ids, EOS], limit=limit, rules=rules, seed=seed, tag=Tag(number, line, note))
+        return Job(source=[*ids, EOS], limit=limit, rules=rules, seed=seed, tag=line, note=note)
 
-    def finish(self, found: Sequence[SearchResult]) -> list[Translation]:
+    def finish(self, tickets: Sequence[Ticket]) -> list[Translation]:
         """Texts for hypotheses, and what else is wanted of them."""
-        looked = self._look(found)
+        looked = self._look(tickets)
         return [
-            self._finish(job, hypotheses, [looked.get((id(job), number)) for number in range(len(hypotheses))])
-            for job, hypotheses in found
+            self._finish(each.job, each.found, [looked.get((id(each), number)) for number in range(len(each.found))])
+            for each in tickets
         ]
 
-    def _look(self, found: Sequence[SearchResult]) -> dict[tuple[int, int], Tensor | None]:
+    def _look(self, tickets: Sequence[Ticket]) -> dict[tuple[int, int], Tensor | None]:
         """Where the decoder looked, of each hypothesis for which somebody needs to know."""
         needed = [
-            (job, number, each.tokens)
-            for job, hypotheses in found
-            for number, each in enumerate(hypotheses)
+            (ticket, number, each.tokens)
+            for ticket in tickets
+            for number, each in enumerate(ticket.found)
             if self._needs_a_look(number, each)
         ]
-        seen = looks(self.models, [(job.source, tokens) for job, _, tokens in needed]) if needed else []
-        return {(id(job), number): look for (job, number, _), look in zip(needed, seen, strict=True)}
+        seen = looks(self.models, [(ticket.job.source, tokens) for ticket, _, tokens in needed]) if needed else []
+        return {(id(ticket), number): look for (ticket, number, _), look in zip(needed, seen, strict=True)}
 
     def _needs_a_look(self, number: int, hypothesis: Hypothesis) -> bool:
         shown = number == 0 and (self.wishes.alignment or self.wishes.attention)
         return shown or (self.decoding.replace_unknown and not self.tokenizer.spells and UNK in hypothesis.tokens)
 
     def _finish(self, job: Job, found: Sequence[Hypothesis], looked: Sequence[Tensor | None]) -> Translation:
-        tag: Tag = job.tag
         texts = [self._text(job, each.tokens, look) for each, look in zip(found, looked, strict=True)]
-        best, *others = outputs(found, texts, tag.note)
+        best, *others = outputs(found, texts, job.note)
         look = looked[0]
         alignment = align(look, job.source, best.tokens, self.tokenizers) if look is not None else None
         return replace(
@@ -244,7 +179,7 @@ class TranslationSession(DecodingSession):
     def _text(self, job: Job, tokens: Sequence[int], look: Tensor | None) -> str:
         if not self.decoding.replace_unknown or look is None:
             return self.text(tokens)
-        words = words_in_place_of_unknown(tokens, look, job.source, job.tag.line.text, self.tokenizers)
+        words = words_in_place_of_unknown(tokens, look, job.source, job.tag.text, self.tokenizers)
         return self.text(tokens, self._allowed(tokens, words))
 
     def _allowed(self, tokens: Sequence[int], words: Sequence[str | None]) -> Sequence[str | None]:

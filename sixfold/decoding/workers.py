@@ -1,12 +1,14 @@
 """Several processes share the lines: each loads the runs once, and asks for a few lines before it has room for them.
 
     worker ──▶ {}                    ──▶ this process     "there is room": one JSON object a line, through its
-           ◀── {"lines": […]}        ◀──                  standard input and output
+           ◀── {"lines": […]}        ◀──                  standard input and output; [] if there are none yet
+           ◀── {"cancel": […]}       ◀──                  before the worker's next step
            ──▶ {"translations": […]} ──▶                  whatever is done, in any order
+           ──▶ {"failed": […]}       ──▶
 
 So lines go to whichever worker has time, every worker's batch stays full, and all workers finish at about the same
-time. An `OrderedStream` sorts lines, restores their order and reports mistakes, as if the search ran here. Nothing is
-pickled, and a worker does not import the caller's main program.
+time. To an `OrderedStream`, a `WorkerPool` is an engine like any other. Nothing is pickled, and a worker does not
+import the caller's main program.
 """
 
 from __future__ import annotations
@@ -16,17 +18,16 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import IO, TYPE_CHECKING, Any
 
 from sixfold.core.threads import usual_threads
-from sixfold.decoding.engine import Job, Unanswerable
-from sixfold.decoding.ordered import FIRST, WINDOW, OrderedStream, Tag
+from sixfold.decoding.job import Job, JobEngine, Ticket, Unanswerable
+from sixfold.decoding.ordered import FIRST, WINDOW, Lines, OrderedStream
 from sixfold.decoding.records import Line, Translation, from_json
 
 if TYPE_CHECKING:
@@ -37,83 +38,104 @@ _CHILD = "sixfold.api.worker"  # started by name: decoding does not import what 
 PORTION = 16  # lines that a worker gets at a time
 _CHARACTERS = 1 << 14  # or fewer, if they are so long: what is written at once must not wait for its reader
 AHEAD = 64  # lines for each worker that are looked at in advance, to see the end coming
+_MOMENT = 0.02  # seconds to listen to workers, until somebody else may have something to say
 
 
 def in_processes(
     origin: RunOrigin | None,
     decoding: Decoding,
-    lines: Iterable[str | Line | None],
+    lines: Lines,
     workers: int,
     *,
     alignment: bool = False,
     window: int = WINDOW,
     first: int = FIRST,
     start: int = 1,
+    **how: Any,
 ) -> Iterator[Translation]:
     """What `Translator.stream` or `Generator.stream_many` gives, computed by others. Windows are of lines for each."""
-    if origin is None:
-        raise ValueError("workers load runs from their directories: use sixfold.load(RUN), or workers=0")
-    if workers < 0:
-        raise ValueError(f"there can't be {workers} workers")
-    hello = {
-        **origin._asdict(),
-        "threads": max(usual_threads() // workers, 1),
-        "decoding": decoding.model_dump(mode="json"),
-        "alignment": alignment,
-    }
-    team = _WorkerPool(hello, workers)
-    return _closing(team, OrderedStream(team, lines, window * workers, start, first * workers))
+    team = WorkerPool(origin, decoding, workers, alignment=alignment)
+    return _closing(team, OrderedStream(team, lines, window * workers, start, first * workers, **how))
 
 
-def _closing(team: _WorkerPool, stream: OrderedStream[Translation]) -> Iterator[Translation]:
+def _closing(team: WorkerPool, stream: OrderedStream[Translation]) -> Iterator[Translation]:
     try:
         yield from stream
     finally:
         team.close()
 
 
-class _WorkerPool:
-    """The workers: a task whose searches are done elsewhere. They are started as there is work for them."""
+class WorkerPool(JobEngine[Ticket]):
+    """Worker processes as a session and its engine. They are started as there is work for them, and stay until `close`.
+
+    Those that wait are with no worker yet.
+    """
 
     empty = Translation()
 
-    def __init__(self, hello: Mapping[str, Any], most: int):
-        self.hello, self.most = hello, most
+    def __init__(self, origin: RunOrigin | None, decoding: Decoding, workers: int, *, alignment: bool = False):
+        if origin is None:
+            raise ValueError("workers load runs from their directories: use sixfold.load(RUN), or workers=0")
+        if workers < 0:
+            raise ValueError(f"there can't be {workers} workers")
+        self.hello = {
+            **origin._asdict(),
+            "threads": max(usual_threads() // workers, 1),
+            "decoding": decoding.model_dump(mode="json"),
+            "alignment": alignment,
+        }
+        super().__init__()
+        self.most = workers
         self.workers: list[_Worker] = []
         self.heard: SimpleQueue[tuple[_Worker, dict[str, Any] | None]] = SimpleQueue()
 
-    def encode(self, lines: Sequence[Line]) -> list[list[int]]:
-        """That is done elsewhere, too."""
-        return [[] for _ in lines]
+    def engine(self) -> WorkerPool:
+        return self
 
-    def job(self, number: int, line: Line, ids: Sequence[int]) -> Job:
-        return Job(limit=0, size=len(line.text) + 1, tag=Tag(number, line))
+    def jobs(self, lines: Sequence[Line]) -> list[Job | ValueError | None]:
+        """What the workers make jobs of."""
+        return [Job(limit=0, size=len(line.text) + 1, tag=line) for line in lines]
 
-    def finish(self, found: Sequence[tuple[Job, Sequence[Translation]]]) -> list[Translation]:
-        return [translation for _, (translation,) in found]
+    def finish(self, tickets: Sequence[Ticket]) -> list[Translation]:
+        return [ticket.found[0] for ticket in tickets]
 
-    def search(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, list[Translation]]]:
-        """Each job with its translation, as soon as it is done."""
-        waiting = _Backlog(jobs, AHEAD * self.most)
+    @property
+    def busy(self) -> bool:
+        return bool(self.waiting) or any(worker.tickets for worker in self.workers)
+
+    @property
+    def hungry(self) -> bool:
+        """Whether the end may be near: then workers get no more than their share."""
+        return len(self.waiting) < AHEAD * self.most
+
+    def _ticket(self, job: Job) -> Ticket:
+        return Ticket(job)
+
+    def step(self) -> list[Ticket]:
+        """Give lines to those who have room, and listen for a moment. → those that were answered"""
+        self._forget()
+        if self._left:
+            for each in self.workers:
+                each.cancel()
+        self._left = False
+        self._deal()
         try:
-            while waiting.look_ahead() or any(worker.jobs for worker in self.workers):
-                self._deal(waiting)
-                worker, said = self.heard.get()
-                for number, translation in worker.hear(said):
-                    yield worker.jobs.pop(number), [translation]
-        except ValueError:
-            self.close()  # whatever they hold, others begin again with it
-            raise
+            worker, said = self.heard.get(timeout=_MOMENT)
+        except Empty:
+            return []
+        return worker.hear(said)
 
-    def _deal(self, waiting: _Backlog) -> None:
-        """Give lines to those who have asked. Who has enough is told so, and asks again when it is through."""
-        while len(self.workers) < min(self.most, math.ceil(len(waiting.ahead) / PORTION)):
+    def _deal(self) -> None:
+        while len(self.workers) < min(self.most, math.ceil(len(self.waiting) / PORTION)):
             self.workers.append(_Worker(self.heard))
             self.workers[-1].tell(self.hello)
+        last = self.hungry
         for worker in self.workers:
-            if worker.asks and (waiting.ahead or worker.jobs):
+            if worker.has_room and (self.waiting or (worker.asks and worker.tickets)):
                 held = sum(each.held for each in self.workers)
-                worker.give(waiting.portion(len(self.workers), held, worker.held))
+                taken = portion(self.waiting, len(self.workers), held, worker.held, last)
+                if taken or worker.asks:
+                    worker.give(taken)
 
     def close(self) -> None:
         for worker in self.workers:
@@ -121,47 +143,33 @@ class _WorkerPool:
         self.workers, self.heard = [], SimpleQueue()
 
 
-class _Backlog:
-    """Jobs that nobody has yet. Some of them are looked at in advance."""
+def portion(
+    waiting: list[tuple[float, int, Ticket]], workers: int, held: int, by_it: int, last: bool
+) -> dict[int, Ticket]:
+    """Take some for one of the workers, by their numbers, of every length: others take those between.
 
-    def __init__(self, jobs: Iterable[Job], most: int):
-        self.jobs, self.most = iter(jobs), most
-        self.ahead: list[Job] = []
-        self.all = False  # no more will come
-
-    def look_ahead(self) -> bool:
-        """Whether there are any."""
-        if not self.all and len(self.ahead) <= self.most // 2:
-            wanted = self.most - len(self.ahead)
-            more = list(islice(self.jobs, wanted))
-            self.ahead += more
-            self.all = len(more) < wanted
-        return bool(self.ahead)
-
-    def portion(self, workers: int, held: int, by_it: int) -> list[Job]:
-        """Some for one of the workers, of every length: others take those between. In the end, no more than its share
-        of all that is left to do."""
-        share = (sum(job.tokens for job in self.ahead) + held) / workers - by_it if self.all else float("inf")
-        taken = list[int]()
-        for place in range(0, len(self.ahead), workers)[:PORTION]:
-            if share <= 0:
-                break
-            taken.append(place)
-            share -= self.ahead[place].tokens
-            if sum(self.ahead[place].tokens for place in taken) >= _CHARACTERS:
-                break
-        portion = [self.ahead[place] for place in taken]
-        for place in reversed(taken):
-            del self.ahead[place]
-        return portion
+    If these are the `last`, no more than its share of all that is left to do: of these, and of what workers hold.
+    """
+    share = (sum(ticket.job.tokens for _, _, ticket in waiting) + held) / workers - by_it
+    taken, tokens = list[int](), 0
+    for index in range(0, len(waiting), workers)[:PORTION]:
+        if tokens >= _CHARACTERS or (last and tokens >= share):
+            break
+        taken.append(index)
+        tokens += waiting[index][-1].job.tokens
+    tickets = {waiting[index][1]: waiting[index][2] for index in taken}
+    for index in reversed(taken):
+        del waiting[index]
+    return tickets
 
 
 class _Worker:
     """Another process, seen from this one."""
 
     def __init__(self, heard: SimpleQueue[tuple[_Worker, dict[str, Any] | None]]):
-        self.jobs: dict[int, Job] = {}  # that it has
-        self.asks = False  # and waits for an answer
+        self.tickets: dict[int, Ticket] = {}  # that it has, by their numbers
+        self.has_room = False  # it said so, and got nothing since
+        self.asks = False  # it said so, and waits for an answer
         self.questions, self.answers = self._start()
         self.listener = Thread(target=self._listen, args=(heard,), daemon=True)
         self.listener.start()
@@ -169,7 +177,7 @@ class _Worker:
     @property
     def held(self) -> int:
         """How much it has to do."""
-        return sum(job.tokens for job in self.jobs.values())
+        return sum(ticket.job.tokens for ticket in self.tickets.values())
 
     def _start(self) -> tuple[IO[bytes], IO[bytes]]:
         here = str(Path(__file__).resolve().parents[2])
@@ -191,25 +199,37 @@ class _Worker:
                 heard.put((self, json.loads(line)))
         heard.put((self, None))
 
-    def hear(self, said: dict[str, Any] | None) -> Iterator[tuple[int, Translation]]:
-        """Translations by the number of their line. A mistake is an error."""
+    def hear(self, said: dict[str, Any] | None) -> list[Ticket]:
+        """Those that it has answered. Who was cancelled meanwhile is not known any more."""
         if said is None:
             self.process.kill()
             raise ValueError(f"a worker process ended before its work was done (exit code {self.process.wait()})")
         if "error" in said:
-            raise self._mistake(**said)
-        self.asks = self.asks or not said
-        for number, record in said.get("translations", ()):
-            yield number, from_json(record)
+            raise ValueError(said["error"])
+        if not said:
+            self.has_room = self.asks = True
+        answered = [(self.tickets.pop(number, None), answer) for number, answer in said.get("translations", ())]
+        failed = [(self.tickets.pop(number, None), why) for number, why in said.get("failed", ())]
+        for ticket, answer in answered:
+            if ticket is not None:
+                ticket.found, ticket.done = [from_json(answer)], True
+        for ticket, why in failed:
+            if ticket is not None:
+                ticket.fail(Unanswerable(ticket.job, why))
+        return [ticket for ticket, _ in (*answered, *failed) if ticket is not None]
 
-    def _mistake(self, error: str, number: int | None = None) -> ValueError:
-        return ValueError(error) if number is None else Unanswerable(self.jobs[number], error)
-
-    def give(self, jobs: Sequence[Job]) -> None:
+    def give(self, tickets: Mapping[int, Ticket]) -> None:
         """None means: go on with what you have."""
-        self.asks = False
-        self.jobs |= {job.tag.number: job for job in jobs}
-        self.tell({"lines": [[job.tag.number, job.tag.line] for job in jobs]})
+        self.has_room, self.asks = not tickets, False
+        self.tickets |= tickets
+        self.tell({"lines": [[number, ticket.job.tag] for number, ticket in tickets.items()]})
+
+    def cancel(self) -> None:
+        """It shall forget, before its next step, what nobody waits for any more."""
+        gone = [number for number, ticket in self.tickets.items() if ticket.done]
+        if gone:
+            self.tickets = {number: ticket for number, ticket in self.tickets.items() if not ticket.done}
+            self.tell({"cancel": gone})
 
     def tell(self, message: Mapping[str, Any]) -> None:
         with suppress(BrokenPipeError):  # it has ended; why is what it said last

@@ -46,9 +46,7 @@ def generator(
 
 
 def rehearse(user: Generator, _: Sequence[Reference]) -> None:
-    from sixfold.decoding.generator import GenerationSession
-
-    rehearse_lines(GenerationSession(user, user.decoding, None), [])
+    rehearse_lines(user, [])
 
 
 task = register(

@@ -50,23 +50,17 @@ def answers(user: Translator, sources: Sequence[str], stop: Callable[[], bool]) 
 
 
 def rehearse(user: Translator, references: Sequence[Reference]) -> None:
-    from sixfold.decoding.translator import Extras, TranslationSession
-
-    rehearse_lines(TranslationSession(user, user.decoding, Extras()), [reference.source for reference in references])
+    rehearse_lines(user, [reference.source for reference in references])
 
 
-def rehearse_lines(session: Any, sources: Sequence[str]) -> None:
-    """Do all that is done before a search, so that a mistake is found before the first step is made."""
+def rehearse_lines(user: Any, sources: Sequence[str]) -> None:
+    """Find a mistake in the section `decoding` before the first step is made: in any line, or in one of these."""
     from sixfold.core.ids import UNK
     from sixfold.decoding.records import Line
 
-    session.job(1, Line(""), [UNK])
-    lines = [Line(source) for source in sources]
-    for number, (line, ids) in enumerate(zip(lines, session.encode(lines) if lines else [], strict=True), 1):
-        try:
-            session.job(number, line, ids)
-        except ValueError as error:
-            raise ValueError(f"data.valid, text {number} ({line.text:.40}) can't be decoded: {error}") from None
+    session = user.session()
+    session.job(Line(""), [UNK])
+    session.rehearse(sources, "decoded")
 
 
 task = register(

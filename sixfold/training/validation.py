@@ -10,7 +10,7 @@ import torch
 
 from sixfold.config.schema import Config
 from sixfold.core.loss import perplexity_of
-from sixfold.decoding.session import Stopped
+from sixfold.decoding.ordered import Stopped
 from sixfold.models.model import Model
 from sixfold.scoring.metrics import METRICS
 from sixfold.tasks.task import Task

@@ -17,12 +17,12 @@ from sixfold.config.schema import Decoding, change_decoding
 from sixfold.core.ids import BOS, EOS, PAD
 from sixfold.core.tap import Tap
 from sixfold.decoding.cpu.int8 import quantised
-from sixfold.decoding.generator import GenerationSession, Generator
+from sixfold.decoding.generator import Generator
 from sixfold.decoding.ordered import OrderedStream
 from sixfold.decoding.records import Translation
 from sixfold.decoding.session import DecodingSession
 from sixfold.decoding.step import Step, padded
-from sixfold.decoding.translator import Extras, TranslationSession, Translator
+from sixfold.decoding.translator import Translator
 from sixfold.models.model import Model, evaluating
 from sixfold.transformer import Attention, CrossAttention
 from sixfold.verify.equality import Measured, equality
@@ -171,9 +171,9 @@ def _task(subject: VerifiedRun, model: Any, beam: int, **changes: Any) -> Decodi
         "max_length": min(subject.length, subject.config.decoding.max_length),
     }
     decoding: Decoding = change_decoding(subject.config.decoding, {**plain, **changes})
-    if model.reads_source:
-        return TranslationSession(Translator(model, subject.tokenizers, decoding), decoding, Extras())
-    return GenerationSession(Generator(model, subject.tokenizers, decoding), decoding, None)
+    front = Translator if model.reads_source else Generator
+    session: DecodingSession = front(model, subject.tokenizers, decoding).session()
+    return session
 
 
 def _decode(subject: VerifiedRun, task: Any, texts: Sequence[str]) -> list[Translation]:

@@ -308,6 +308,37 @@ def test_each_line_is_answered_before_the_next_and_ctrl_c_leaves_what_is_done(ru
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_program_is_answered_while_earlier_lines_are_on_their_way(run, workers):
+    """The input is never closed, half a line holds up nobody, and nothing is waited for but the next answer."""
+    long = ["--min_length", "30", "--max_length", "30"]
+    lines = [" ".join("abcdefghi"[: number % 9 + 1]) for number in range(60)]
+    expected = [f"{text}\n" for text in texts(run, *lines, min_length=30, max_length=30)]
+    process = subprocess.Popen(
+        command("translate", run, "--device", "cpu", "--workers", workers, *long),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+    def say(text):
+        process.stdin.write(text.encode())
+        process.stdin.flush()
+
+    with process:
+        say("".join(f"{line}\n" for line in lines[:50]))
+        answers = [process.stdout.readline().decode()]
+        say("\n".join(lines[50:]))  # the last has no end yet
+        answers += [process.stdout.readline().decode() for _ in range(58)]
+        say("\n")
+        answers.append(process.stdout.readline().decode())
+        process.stdin.close()
+        rest, told = process.stdout.read(), process.stderr.read().decode()
+    assert answers == expected
+    assert (process.returncode, rest) == (0, b"")
+    assert told.startswith("60 lines in ")
+
+
 def test_a_reader_that_has_enough_ends_it_quietly(run, tmp_path):
     (tmp_path / "in.txt").write_text("a b\n" * 5000)
     read, write = os.pipe()

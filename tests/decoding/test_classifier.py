@@ -9,7 +9,7 @@ from sixfold.config.schema import Decoding
 from sixfold.core.dropout import Dropout
 from sixfold.decoding.classifier import Classification, Classifier, batches
 from sixfold.decoding.engine import Job
-from sixfold.decoding.session import Stopped
+from sixfold.decoding.ordered import Stopped
 from tests.support.classifiers import CLASSIFYING, LABELS, LETTERS, TEXTS, assert_same, small_classifier
 from tests.support.small import moved_model
 

@@ -9,7 +9,7 @@ import torch
 from sixfold import BOS, EOS
 from sixfold.decoding.cpu.kv_store import KVStore
 from sixfold.decoding.cpu.step import FusedStep, make_step
-from sixfold.decoding.engine import Job, RunningBatch, _Queue, search
+from sixfold.decoding.engine import Engine, Job, search
 from sixfold.decoding.search.beam import Beam
 from sixfold.decoding.search.greedy import Greedy
 from sixfold.decoding.step import ModelStep
@@ -74,14 +74,12 @@ def test_one_long_text_does_not_make_room_for_all(method, long_first, step):
     budget, model = 2048, made("encoder_decoder", (), torch.float32)
     lengths = [300, 300, *[3] * 400] if long_first else [*[3] * 400, 300, 300]
     jobs = [Job(source=[5] * (length - 1) + [EOS], limit=min(length, 40)) for length in lengths]
-    running, waiting = RunningBatch(step(model), method, (0, 1)), _Queue(jobs, budget // method.width)
-    while True:
-        running.admit(waiting.take(running.jobs))
-        running.close_ranks()
-        if not running.sentences:
-            break
-        running.advance()
-        assert _room(running.state) <= 12 * budget
+    engine = Engine(step(model), method, batch_tokens=budget)
+    for number, job in enumerate(jobs):
+        engine.submit(job, number)
+    while engine.busy:
+        engine.step()
+        assert engine.state is None or _room(engine.state) <= 12 * budget
 
 
 def _room(state):

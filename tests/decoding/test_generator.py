@@ -103,7 +103,7 @@ def test_more_than_was_seen_at_once_in_training_is_noted():
 )
 def test_ends_of_lines_are_words_as_in_training(text, as_words):
     writer = small_writer(WORDS)
-    task = GenerationSession(writer, writer.decoding, None)
+    task = GenerationSession(writer, writer.decoding)
     (ids,) = task.encode([Line(text)])
     assert ids == WORDS.encode(as_words)
     assert task.text(ids) == text

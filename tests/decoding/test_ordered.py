@@ -4,36 +4,56 @@ import itertools
 
 import pytest
 
-from sixfold.decoding.engine import Hypothesis, Job
-from sixfold.decoding.ordered import OrderedStream, Tag
+from sixfold.decoding.job import Hypothesis, Job, Ticket
+from sixfold.decoding.ordered import OrderedStream
 from sixfold.decoding.records import Translation
 
 
 class Echo:
-    """A task that says what it read. Of those that it does side by side, the shortest are done first."""
+    """A session and its engine that say what they read. Of those done side by side, the shortest are done first."""
 
     empty = Translation()
 
     def __init__(self, together=3):
-        self.together, self.begun = together, []
+        self.together, self.begun, self.waiting = together, [], []
 
-    def encode(self, lines):
-        return [list(map(ord, line.text)) for line in lines]
+    def engine(self):
+        return self
 
-    def job(self, number, line, ids):
-        if line.text == "wrong":
-            raise ValueError("this is wrong")
-        return Job(source=ids, limit=0, tag=Tag(number, line)) if ids else None
+    def jobs(self, lines):
+        return [self.job(line.text) for line in lines]
 
-    def search(self, jobs):
-        jobs = iter(jobs)
-        while some := list(itertools.islice(jobs, self.together)):
-            self.begun += [job.tag.line.text for job in some]
-            for job in sorted(some, key=lambda job: len(job.source)):
-                yield job, [Hypothesis(tuple(job.source), (), 0.0)]
+    def job(self, text):
+        if text == "wrong":
+            return ValueError("this is wrong")
+        return Job(source=list(map(ord, text)), limit=0, tag=text) if text else None
 
-    def finish(self, found):
-        return [Translation("".join(map(chr, hypotheses[0].tokens))) for _, hypotheses in found]
+    @property
+    def busy(self):
+        return bool(self.waiting)
+
+    @property
+    def hungry(self):
+        return len(self.waiting) < self.together
+
+    def submit(self, job, order):
+        self.waiting.append(Ticket(job))
+        return self.waiting[-1]
+
+    def cancel(self, ticket):
+        self.waiting = [each for each in self.waiting if each is not ticket]
+
+    def step(self):
+        some, self.waiting = self.waiting[: self.together], self.waiting[self.together :]
+        self.begun += [ticket.job.tag for ticket in some]
+        return [self.answer(ticket) for ticket in sorted(some, key=lambda ticket: len(ticket.job.source))]
+
+    def answer(self, ticket):
+        ticket.found, ticket.done = [Hypothesis(tuple(ticket.job.source), (), 0.0)], True
+        return ticket
+
+    def finish(self, tickets):
+        return [Translation("".join(map(chr, ticket.found[0].tokens))) for ticket in tickets]
 
 
 LINES = ["ccc", "", "a", "dddd", "bb", "", "eeeee", "a", "bb", "ccc", ""]
@@ -78,12 +98,11 @@ def test_a_line_that_holds_up_the_others_is_waited_for():
     """While one is not done, others go on, but not for ever."""
 
     class Slow(Echo):
-        def search(self, jobs):
-            jobs = iter(jobs)
-            first = next(jobs, None)
-            yield from super().search(jobs)
-            if first is not None:
-                yield first, [Hypothesis(tuple(first.source), (), 0.0)]
+        def step(self):
+            first, *self.waiting = self.waiting
+            done = super().step()
+            self.waiting = [first, *self.waiting] if done else []
+            return done or [self.answer(first)]
 
     read = []
     lines = (read.append(number) or "a" for number in itertools.count())

@@ -33,7 +33,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sixfold.core.ids import EOS
-from sixfold.decoding.engine import Candidates, Hypothesis, Impossible, Job, OpenHypothesis, Sentence, empty
+from sixfold.decoding.job import Candidates, Hypothesis, Impossible, Job, Sentence, empty
 from sixfold.decoding.search.length_penalty import PLAIN, LengthPenalty
 from sixfold.decoding.search.topk import top
 
@@ -58,7 +58,7 @@ class _Group:
     done: bool = False
 
 
-@dataclass
+@dataclass(eq=False)
 class _Beams(Sentence):
     groups: list[_Group] = field(default_factory=list)
     demanding: bool = False  # a rule demands words
@@ -89,7 +89,7 @@ class Beam:
         """All hypotheses are one and the same at first, so one of each group goes on."""
         each = self.size // self.groups
         groups = [_Group(range(start, start + each)) for start in range(0, self.size, each)]
-        opens = [OpenHypothesis(parent=index) if index % each == 0 else empty(index) for index in range(self.size)]
+        opens = [Hypothesis(parent=index) if index % each == 0 else empty(index) for index in range(self.size)]
         return _Beams(job, opens, groups=groups, demanding=any(rule.demands for rule in job.rules))
 
     def choose(self, sentences: Sequence[Sentence], words: Candidates) -> None:
@@ -117,7 +117,7 @@ class Beam:
         if all(group.done for group in sentence.groups):
             self._finish(sentence)
 
-    def _go_on(self, sentence: _Beams, group: _Group, candidates: Iterable[Candidate]) -> list[OpenHypothesis]:
+    def _go_on(self, sentence: _Beams, group: _Group, candidates: Iterable[Candidate]) -> list[Hypothesis]:
         """Store hypotheses that have ended. → those that go on, filled up to the size of the group"""
         size, going = len(group.indices), list[list[Candidate]]()
         for bank in _banks(sentence, candidates):
@@ -166,7 +166,8 @@ class Beam:
                 if len(chosen) < self.n_best:
                     chosen.setdefault(same, found)
         if not chosen:
-            raise Impossible(sentence.job)
+            sentence.fail(Impossible(sentence.job))
+            return
         by_rank = sorted(chosen.values(), key=lambda found: -found.ranked_by)
         sentence.found, sentence.done = [found.hypothesis for found in by_rank], True
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sixfold.core.ids import EOS
-from sixfold.decoding.engine import Candidates, Hypothesis, Impossible, Job, OpenHypothesis, Sentence, empty
+from sixfold.decoding.job import Candidates, Hypothesis, Impossible, Job, Sentence, empty
 from sixfold.decoding.search.length_penalty import PLAIN, LengthPenalty
 from sixfold.decoding.search.topk import top
 
@@ -22,7 +22,7 @@ class Greedy:
     width: int = 1
 
     def begin(self, job: Job) -> Sentence:
-        return Sentence(job, [OpenHypothesis()])
+        return Sentence(job, [Hypothesis()])
 
     def choose(self, sentences: Sequence[Sentence], words: Candidates) -> None:
         go_on(sentences, words, top(words.chosen, 1).indices[..., 0], self.length)
@@ -42,7 +42,8 @@ def go_on(sentences: Sequence[Sentence], words: Candidates, picked_Sw: Tensor, l
             if each.rank == -math.inf:
                 continue
             if not ranks[index] > -math.inf:
-                raise Impossible(sentence.job)
+                sentence.fail(Impossible(sentence.job))
+                break
             if picked[index] == EOS:
                 _end(sentence, index, log_probs[index], length)
             else:

@@ -23,12 +23,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sixfold.decoding.engine import Candidates, Job, OpenHypothesis, Sentence
+from sixfold.decoding.job import Candidates, Hypothesis, Job, Sentence
 from sixfold.decoding.search.greedy import go_on
 from sixfold.decoding.search.length_penalty import PLAIN, LengthPenalty
 
 
-@dataclass
+@dataclass(eq=False)
 class _Drawn(Sentence):
     """A sentence with a source of chance for each of its hypotheses."""
 
@@ -52,7 +52,7 @@ class Sample:
 
     def begin(self, job: Job) -> Sentence:
         chance = [np.random.Generator(np.random.Philox([job.seed, number])) for number in range(self.width)]
-        return _Drawn(job, [OpenHypothesis(parent=index) for index in range(self.width)], chance=chance)
+        return _Drawn(job, [Hypothesis(parent=index) for index in range(self.width)], chance=chance)
 
     def choose(self, sentences: Sequence[Sentence], words: Candidates) -> None:
         clocks = np.stack([s.clocks(words.chosen.shape[-1]) for s in sentences if isinstance(s, _Drawn)])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sixfold.config.schema import Decoding
 from sixfold.core.ids import BOS, EOS, MASK, PAD, UNK
-from sixfold.decoding.engine import Impossible, Job
+from sixfold.decoding.job import Impossible, Job
 from sixfold.decoding.rules.make import make_rules
 from sixfold.decoding.rules.rule import (
     CoveragePenalty,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sixfold import BOS, EOS
-from sixfold.decoding.engine import Candidates, Impossible, Job
+from sixfold.decoding.job import Candidates, Impossible, Job
 from sixfold.decoding.search.beam import Beam
 from sixfold.decoding.search.greedy import Greedy
 from sixfold.decoding.search.length_penalty import LengthPenalty
@@ -186,5 +186,5 @@ def test_what_makes_no_sense():
 def test_what_is_no_number_is_no_word(method):
     """EOS is among the first ids, with which a list of equals begins."""
     sentence, scores = method.begin(Job(limit=3)), torch.full((1, method.size, 200), torch.nan)
-    with pytest.raises(Impossible):
-        method.choose([sentence], Candidates(scores, scores[..., 0], scores, scores[..., 0]))
+    method.choose([sentence], Candidates(scores, scores[..., 0], scores, scores[..., 0]))
+    assert isinstance(sentence.error, Impossible)

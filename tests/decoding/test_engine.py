@@ -1,0 +1,233 @@
+"""A running batch that one can talk to: jobs come, go, and fail alone, between two steps."""
+
+import math
+import time
+
+import pytest
+import torch
+
+from sixfold import EOS
+from sixfold.decoding.cpu.step import make_step
+from sixfold.decoding.engine import Engine
+from sixfold.decoding.job import Impossible, Job, TooLate, Unanswerable
+from sixfold.decoding.ordered import OrderedStream
+from sixfold.decoding.rules.rule import Rule
+from sixfold.decoding.search.beam import Beam
+from sixfold.decoding.search.greedy import Greedy
+from sixfold.decoding.search.sample import Sample
+from tests.support.chains import Chain
+from tests.support.company import METHODS, SOURCES, Shuffled, made
+from tests.support.translators import LINES, assert_same, small_translator
+
+WAYS = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+A, B = 3, 4
+# After A and B comes the other, nearly always: texts are as long as they may be.
+AB = [[0] * 5, [0, 0, 0, 0.5, 0.5], [0] * 5, [0, 0, 0.1, 0.1, 0.8], [0, 0, 0.1, 0.8, 0.1]]
+
+
+def job(number, **more):
+    return Job(source=[*SOURCES[number], EOS], limit=9, seed=number, **more)
+
+
+def answered(engine, ticket):
+    while not ticket.done:
+        engine.step()
+    return ticket.found
+
+
+class Nothing(Rule):
+    """No word is allowed after so many."""
+
+    def __init__(self, after=0):
+        self.after = after
+
+    def apply(self, log_p, said, room):
+        if len(said) >= self.after:
+            log_p[:] = -math.inf
+
+    def describe(self):
+        return "saying nothing at all"
+
+
+@WAYS
+def test_a_job_that_comes_late_gives_what_it_gives_alone(method):
+    step = Shuffled(make_step(made("encoder_decoder", ())))
+    (alone,) = [answered(engine := Engine(step, method), engine.submit(job(5)))]
+    engine = Engine(step, method)
+    others = [engine.submit(job(number)) for number in range(4)]
+    for _ in range(3):
+        engine.step()
+    assert not all(other.done for other in others)
+    ticket = engine.submit(job(5))
+    engine.step()
+    assert any(sentence is ticket for sentence in engine.sentences) or ticket.done, "it joins at the next step"
+    found = answered(engine, ticket)
+    assert [each.tokens for each in found] == [each.tokens for each in alone]
+    for one, other in zip(found, alone, strict=True):
+        assert one.score == pytest.approx(other.score, abs=1e-9)
+        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-9)
+
+
+@WAYS
+@pytest.mark.parametrize("after", [0, 2])
+def test_a_job_that_cannot_be_answered_fails_alone(method, after):
+    step = Shuffled(make_step(made("encoder_decoder", ())))
+    engine = Engine(step, method)
+    first, wrong, last = (engine.submit(job(n, rules=rules)) for n, rules in ((1, ()), (2, (Nothing(after),)), (3, ())))
+    done = []
+    while engine.busy:
+        done += engine.step()
+    assert {id(ticket) for ticket in done} == {id(first), id(wrong), id(last)}
+    assert isinstance(wrong.error, Impossible)
+    assert "saying nothing at all" in str(wrong.error)
+    for ticket in (first, last):
+        alone = answered(other := Engine(step, method), other.submit(ticket.job))
+        assert [each.tokens for each in ticket.found] == [each.tokens for each in alone]
+        assert ticket.error is None
+
+
+@pytest.mark.parametrize("method", [Greedy(), Beam(2), Sample(2)])
+def test_a_cancelled_job_is_gone_by_the_next_step(method):
+    chain = Chain(AB)
+    engine = Engine(chain, method)
+    tickets = [engine.submit(Job(source=(number,), limit=20)) for number in range(8)]
+    engine.step()
+    engine.cancel(tickets[3])
+    engine.step()
+    assert (3,) in chain.asked[-2]
+    assert (3,) not in chain.asked[-1], "one of eight leaves, though it costs copying"
+    assert isinstance(tickets[3].error, Unanswerable)
+    for ticket in tickets:
+        engine.cancel(ticket)
+    assert engine.step() == []
+    assert (engine.busy, engine.state, len(chain.asked)) == (False, None, 2)
+
+
+def test_one_that_waits_can_be_cancelled_too_and_what_is_done_stays():
+    engine = Engine(Chain(AB), Greedy(), batch_tokens=2)
+    first, second, third = (engine.submit(Job(source=(number,), limit=3)) for number in range(3))
+    engine.cancel(second)
+    answered(engine, first)
+    engine.cancel(first)
+    assert (first.error, len(first.found)) == (None, 1)
+    assert answered(engine, third)
+    assert second.found == []
+
+
+def test_a_deadline_is_kept_by_the_job_alone():
+    chain = Chain(AB)
+    engine = Engine(chain, Greedy())
+    late = engine.submit(Job(source=(1,), limit=20, deadline=time.monotonic() - 1))
+    punctual = engine.submit(Job(source=(2,), limit=20, deadline=time.monotonic() + 1000))
+    assert engine.step() == [late]
+    assert isinstance(late.error, TooLate)
+    assert chain.asked == [[(2,)]]
+    assert answered(engine, punctual)
+
+
+def test_the_shortest_of_those_that_wait_come_first_but_nobody_waits_for_ever():
+    engine = Engine(Chain(AB), Greedy(), batch_tokens=1)
+    begun, running = [], engine.submit(Job(source=(0,), limit=1))
+    waiting = [engine.submit(Job(source=[number] * length, limit=1)) for number, length in enumerate((9, 2, 5), 1)]
+    later = [engine.submit(Job(source=[9], limit=1)) for _ in range(20)]
+    while engine.busy:
+        begun += engine.step()  # one after the other
+    places = [next(place for place, each in enumerate(begun) if each is ticket) for ticket in (*waiting, *later)]
+    assert begun[0] is running
+    nine, two, five = places[:3]
+    assert two < five < nine
+    assert nine < max(places), "it was overtaken by some, not by all"
+
+
+def test_room_that_is_there_is_used_at_once_and_for_many_when_a_quarter_is_free():
+    engine = Engine(Chain(AB), Greedy(), batch_tokens=16)  # eight of two tokens
+    for number in range(7):
+        engine.submit(Job(source=(number,), limit=20))
+    engine.step()
+    engine.submit(Job(source=(7,), limit=20))
+    engine.step()
+    assert len(engine.sentences) == 8, "the batch is nearly full, but there is room for all"
+    queue = [engine.submit(Job(source=(number,), limit=20)) for number in range(8, 12)]
+    engine.cancel(engine.sentences[0])
+    engine.step()
+    assert len(engine.waiting) == len(queue), "one row is not worth it"
+    for sentence in engine.sentences[:2]:
+        engine.cancel(sentence)
+    engine.step()
+    assert len(engine.waiting) == 1
+
+
+# Streams of lines -----------------------------------------------------------------------------------------------------
+
+
+class Talk:
+    """Lines that come when a program says so: `hears` is told of the lines that are answered, step by step."""
+
+    def __init__(self, *moments):
+        self.moments, self.waited = list(moments), 0
+
+    def __iter__(self):
+        while self.moments:
+            yield from self.moments.pop(0)
+            yield None
+
+    def wait(self):
+        self.waited += 1
+
+
+def test_a_pause_drains_nothing():
+    """A line joins while others are on their way, and nobody waits for anything until all is answered."""
+    session = small_translator(max_length=12, min_length=12).session()
+    engine = session.engine()
+    session.engine = lambda: engine
+    talk = Talk(LINES[:1], [], LINES[2:3], LINES[3:4])
+    seen, step = [], engine.step
+    engine.step = lambda: seen.append(sum(not each.done for each in engine.sentences)) or step()
+    with torch.inference_mode():
+        found = list(OrderedStream(session, talk, wait=talk.wait))
+    assert max(seen) == 3, "all three were on their way at once"
+    assert talk.waited <= 1  # when all is answered, for the end
+    translator = small_translator(max_length=12, min_length=12)
+    assert_same(found, translator.translate([LINES[0], *LINES[2:4]]))
+
+
+def test_a_line_is_answered_while_others_come():
+    """Each is out as soon as it and those before it are done, though lines never cease to come."""
+    translator, answers = small_translator(max_length=6), []
+
+    def lines():
+        for number in range(200):
+            yield "a b" if number % 2 else None
+            assert number // 2 - len(answers) <= 12, "lines wait for others that came later"
+
+    for found in translator.stream(lines(), wait=lambda: None):
+        answers.append(found)
+    assert len(answers) == 100
+
+
+def test_a_plain_source_that_may_wait_is_asked_again_when_all_is_answered():
+    answers = []
+
+    def lines():
+        for line in ("a b", None, "c", None):
+            yield line
+            assert line is not None or len(answers) in (1, 2)
+
+    for found in small_translator().stream(lines()):
+        answers.append(found)
+
+
+def test_one_line_that_fails_is_named_and_the_others_are_not_begun_again():
+    translator = small_translator(max_length=5)
+    session = translator.session()
+    engine, plain, steps = session.engine(), session.job, []
+    session.engine = lambda: engine
+    session.job = lambda line, ids: Job(source=[*ids, EOS], limit=5, rules=[Nothing(2)] if line.text == "c" else [])
+    step = engine.step
+    engine.step = lambda: steps.append(1) or step()
+    found = []
+    with pytest.raises(ValueError, match="line 3: no output of at most 5 tokens"):
+        found.extend(OrderedStream(session, ["a b", "b", "c", "d e"]))
+    assert len(found) == 2
+    assert len(steps) <= 6, "nobody starts from the beginning"
+    assert plain
