@@ -230,7 +230,7 @@ def test_a_directory_of_other_things_is_left_alone(sixfold, place, overwrite):
     Path("model.json").write_text("{}")
     code, _, err = sixfold("train", *options(TINY), "--out", ".", *overwrite)
     assert code == 2
-    assert "is no run" in err
+    assert "is not a run" in err
     assert sorted(path.name for path in place.iterdir()) == [".git", "model.json", "pairs.tsv"]
 
 
