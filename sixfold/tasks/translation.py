@@ -1,4 +1,4 @@
-"""Translation: read one text, write another. Also summaries, spelling to sound, and whatever else comes in pairs.
+"""Translation: read one text, write another. Also summaries, spelling to sound, and all other pairs of texts.
 
 source = ids EOS       inputs = BOS ids         targets = ids EOS
 """
@@ -56,7 +56,7 @@ def rehearse(user: Translator, references: Sequence[Reference]) -> None:
 
 
 def rehearse_lines(session: Any, sources: Sequence[str]) -> None:
-    """Do all that is done before a search, so that a mistake is found before the first step is made."""
+    """Prepare every search without running it, so that mistakes are found before the first training step."""
     from sixfold.core.ids import UNK
     from sixfold.decoding.records import Line
 
