@@ -93,7 +93,7 @@ class Run:
         foreign = [name for name in there if not (name.startswith(STAGED) or (name == LOCK and self._is_own_lock()))]
         if foreign:
             raise ValueError(
-                f"{self.directory} is not a run, but holds {foreign[0]}; give a run a directory of its own"
+                f"{self.directory} is not a run, but holds {foreign[0]}; give a new or empty directory"
             )
 
     def need_outside(self, files: Iterable[Path]) -> None:
