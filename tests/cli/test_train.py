@@ -137,7 +137,7 @@ def test_modify_adds_to_the_modifications_of_the_run_to_begin_with(sixfold, trai
 def test_what_begins_with_a_run_needs_text_of_its_own(sixfold, trained):
     code, out, err = sixfold("train", "--from", "runs/mine", "--out", "new")
     assert (code, out) == (2, "")
-    assert err == "sixfold: what should it learn from? Give --data.train, or a recipe that says it\n"
+    assert err == "sixfold: there is no text to train on: give --data.train, or a recipe that has it\n"
     assert not Path("new").exists()
 
 
