@@ -92,9 +92,7 @@ class Run:
         there = sorted(path.name for path in self.directory.iterdir())
         foreign = [name for name in there if not (name.startswith(STAGED) or (name == LOCK and self._is_own_lock()))]
         if foreign:
-            raise ValueError(
-                f"{self.directory} is not a run, but holds {foreign[0]}; give a new or empty directory"
-            )
+            raise ValueError(f"{self.directory} is not a run, but holds {foreign[0]}; give a new or empty directory")
 
     def need_outside(self, files: Iterable[Path]) -> None:
         """Raise a ValueError if one of these files would be deleted when the run is replaced."""
