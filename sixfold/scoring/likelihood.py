@@ -123,7 +123,7 @@ class _Row(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Of the longer side, with BOS or EOS."""
+        """Tokens of the longer side, with BOS or EOS."""
         return 1 + max(len(self.target), len(self.source or ()))
 
 

@@ -39,7 +39,7 @@ class NoOptions:
 
 @dataclass(frozen=True)
 class Task:
-    """What a model is trained for."""
+    """The purpose of a model: text to batches, losses, metrics, and use."""
 
     name: str
     about: str  # one line for a list
@@ -123,7 +123,7 @@ def find_task(name: str) -> Task:
 
 
 def usual_task(kind: str) -> Task:
-    """What a model of this kind is trained for, where nothing says otherwise."""
+    """The default task of a kind of model."""
     return find_task(_USUAL[kind])
 
 

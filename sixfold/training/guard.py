@@ -59,7 +59,7 @@ class _Seen:
     steps: int = 0  # neither high nor skipped
     last: float = 0.0
     mean: float = 0.0
-    lowest: float = 0.0  # of the mean
+    lowest: float = 0.0  # smallest value of the mean so far
     difference: float = _GUESS  # running mean of |loss − last|
     high: int = 0  # high steps minus others, at least 0
     unpaid: int = 0  # PAID_BY for each skipped step, minus good steps, at least 0

@@ -47,7 +47,7 @@ _DEPTH = ("encoder_layers", "decoder_layers")
 _TEXT = ("source", "target", "max_length", "context")
 _BODY = ("encoder", "decoder", "stack", "bridge")  # the attributes of a model (models/*.py) that hold its layers
 _CLASSIFIER = ("classifier",)  # the attribute of EncoderOnly whose rows are the labels
-_LEAST = 0.5  # of the body
+_LEAST = 0.5  # smallest share of the body that must be found
 _SHOWN = 8  # most patterns in a line; run.json has all
 _LAYER = re.compile(r"\blayers\.(\d+)")
 
@@ -175,7 +175,7 @@ class Fit:
     fresh: tuple[str, ...]
     left: tuple[str, ...]
     share: float  # of all parameters
-    body: float  # of those of its body
+    body: float  # of the parameters of its body
 
     def patterns(self) -> dict[str, list[str]]:
         """The same names, shortened to one pattern for a complete part where possible."""
@@ -234,7 +234,7 @@ def take(model: Model, config: Config, run: Run, display: Display, labels: Seque
     return {"from": as_text(os.path.realpath(run.directory)), "start": fit.patterns()}
 
 
-# How it is told --------------------------------------------------------------------------------------
+# Messages --------------------------------------------------------------------------------------------
 
 
 def differences(here: ModelConfig, there: ModelConfig) -> list[str]:

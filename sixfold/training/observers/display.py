@@ -110,7 +110,7 @@ class Quiet(Display):
 
 
 class Screen(Protocol):
-    """Where lines go."""
+    """The output of a display."""
 
     alive: bool  # whether lines can change in place
 
