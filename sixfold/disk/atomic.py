@@ -1,4 +1,4 @@
-"""Writing to disk so that a file is either whole or not there."""
+"""Atomic writes: a file or directory is either complete on disk or absent."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from torch import Tensor
 
-STAGED = ".sixfold-aside."  # how names of what is not yet, or no longer, in its place begin
-_OLD = ".old"  # and how those of directories end that are being replaced
+STAGED = ".sixfold-aside."  # prefix of staged files and directories: not yet, or no longer, under their final path
+_OLD = ".old"  # suffix of a directory that is being replaced
 
 
 def write_text(path: Path, text: str) -> None:
-    """Put a text in the place of `path` in one move."""
+    """Replace the file `path` by a text, in one rename."""
     with StagedFiles(path.parent) as aside:
-        aside.write(path.name, lambda place: place.write_text(text, encoding="utf-8"))
+        aside.write(path.name, lambda staged: staged.write_text(text, encoding="utf-8"))
 
 
 @contextmanager
-def naming(place: Path) -> Iterator[None]:
-    """Whoever hears that the disk is full should hear where: errors of writing don't say it by themselves."""
+def naming(path: Path) -> Iterator[None]:
+    """Add the path to an OSError that names no file: "no space left on device" alone does not say where."""
     try:
         yield
     except OSError as error:
         if error.errno is not None and error.filename is None:
-            error.filename = str(place)
+            error.filename = str(path)
         raise
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, about: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file; if the disk fails it is an OSError, as with every other file."""
+    """Write a safetensors file; a failing disk raises OSError, as for every other file."""
     import safetensors.torch
 
     try:
@@ -51,10 +51,10 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, about: Mapping[str, 
 
 
 class StagedFiles:
-    """Files written in a directory beside their places and brought to disk; moved there when all are done, or none.
+    """Files that are written to a staging directory, synced, and renamed to their final paths: all of them, or none.
 
-    A directory, since who writes a file may do so under names of its own (safetensors does): what a kill leaves is all
-    in one place, and `sweep` finds it.
+    Some writers create temporary files of their own (safetensors does). In a staging directory, all that a killed
+    process leaves is together, and `sweep` finds it.
     """
 
     def __init__(self, directory: Path):
@@ -62,7 +62,7 @@ class StagedFiles:
         self._written: list[str] = []
 
     def __enter__(self) -> Self:
-        # With a dash, so that nobody takes it for what a new directory called "files" left.
+        # The dash tells it apart from the staging directory of a new directory called "files".
         self._aside = Path(tempfile.mkdtemp(dir=self.directory, prefix=f"{STAGED}files-"))
         return self
 
@@ -82,49 +82,50 @@ class StagedFiles:
 
 
 @contextmanager
-def new_directory(place: Path) -> Iterator[Path]:
-    """A directory to fill, which becomes `place` in one move when all in it is on disk; what was there goes.
+def new_directory(directory: Path) -> Iterator[Path]:
+    """Yield a staging directory to fill; once all in it is on disk, it replaces `directory` in one rename.
 
-    A link stays, and what it leads to is replaced. If this fails, there is no new directory, nor any above it.
+    A symbolic link stays, and its target is replaced. If this fails, neither the new directory nor any new parent of it
+    is left.
     """
-    place = _behind_link(place)
-    with _parents(place), _held_aside(place) as aside:
-        with naming(place):
+    directory = _behind_link(directory)
+    with _parents(directory), _held_aside(directory) as aside:
+        with naming(directory):
             yield aside
             for path in [*aside.rglob("*"), aside]:
                 sync(path)
         aside.chmod(0o777 & ~_umask())
-        _put(aside, place)
+        _put(aside, directory)
 
 
-def _behind_link(place: Path) -> Path:
-    return Path(os.path.realpath(place)) if place.is_symlink() else place  # `resolve` fails at a loop of links
+def _behind_link(path: Path) -> Path:
+    return Path(os.path.realpath(path)) if path.is_symlink() else path  # `resolve` fails at a loop of links
 
 
 @contextmanager
-def _parents(place: Path) -> Iterator[None]:
-    """Made if they are missing; those go again if what was to come does not."""
-    missing = [parent for parent in place.parents if not parent.exists()]
-    place.parent.mkdir(parents=True, exist_ok=True)
+def _parents(directory: Path) -> Iterator[None]:
+    """Create missing parent directories; remove them again on failure."""
+    missing = [parent for parent in directory.parents if not parent.exists()]
+    directory.parent.mkdir(parents=True, exist_ok=True)
     try:
         yield
     except BaseException:
-        with suppress(OSError):  # somebody else may have put something there
+        with suppress(OSError):  # another process may have put files there
             for parent in missing:
                 parent.rmdir()
         raise
 
 
 @contextmanager
-def _held_aside(place: Path) -> Iterator[Path]:
-    """A new directory beside a place; it goes if whoever fills it fails.
+def _held_aside(directory: Path) -> Iterator[Path]:
+    """A new staging directory beside `directory`; it is removed on failure.
 
-    It is locked meanwhile. The lock is the kernel's, so it goes when its holder does, and `sweep_beside` sees that.
+    It is locked meanwhile. The kernel releases the lock when its holder ends, and `sweep_beside` checks it.
     """
-    aside = Path(tempfile.mkdtemp(dir=place.parent, prefix=f"{STAGED}{place.name}."))
+    aside = Path(tempfile.mkdtemp(dir=directory.parent, prefix=f"{STAGED}{directory.name}."))
     handle = os.open(aside, os.O_RDONLY)
     try:
-        with suppress(OSError):  # where directories have no locks, nobody takes it for abandoned either
+        with suppress(OSError):  # where directories can't be locked, `_abandoned` is never true either
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield aside
     except BaseException:
@@ -134,45 +135,45 @@ def _held_aside(place: Path) -> Iterator[Path]:
         os.close(handle)
 
 
-def _put(aside: Path, place: Path) -> None:
-    """Rename a directory to its place; what was there goes afterwards, and comes back if this fails."""
+def _put(aside: Path, directory: Path) -> None:
+    """Rename `aside` to `directory`. An older directory there is removed afterwards, or put back if this fails."""
     old = aside.with_name(f"{aside.name}{_OLD}")
-    if place.exists():
-        place.rename(old)
+    if directory.exists():
+        directory.rename(old)
     try:
-        aside.rename(place)
+        aside.rename(directory)
     except OSError:
         if old.exists():
-            old.rename(place)
+            old.rename(directory)
         raise
-    sync(place.parent)
+    sync(directory.parent)
     with suppress(OSError):
         _remove(old)
 
 
-def remove_directory(place: Path) -> None:
-    """Out of sight in one move, so that nobody ever sees half of it; then bit by bit."""
-    gone = Path(tempfile.mkdtemp(dir=place.parent, prefix=f"{STAGED}{place.name}."))
-    place.rename(gone / place.name)  # into it: whatever is in the directory's place goes, too
+def remove_directory(directory: Path) -> None:
+    """Rename a directory away, so that no reader sees half of it; then delete it."""
+    gone = Path(tempfile.mkdtemp(dir=directory.parent, prefix=f"{STAGED}{directory.name}."))
+    directory.rename(gone / directory.name)  # into it, so that a file or a link is removed, too
     shutil.rmtree(gone)
 
 
 def sweep(directory: Path) -> None:
-    """Remove what writers that were killed left aside. Only for who holds the lock of the directory.
+    """Remove the staged files of killed writers. The caller must hold the lock of the directory.
 
-    What was about to be replaced, and has not been, goes back to its place.
+    A directory whose replacement never arrived gets its name back.
     """
     _clear([*directory.glob(f"{STAGED}*")])
 
 
-def sweep_beside(place: Path) -> None:
-    """The same for one `new_directory` alone, where nobody has a lock: what somebody is still filling stays."""
-    place = _behind_link(place)
-    _clear([path for path in place.parent.glob(f"{STAGED}{glob.escape(place.name)}.*") if _abandoned(path)])
+def sweep_beside(directory: Path) -> None:
+    """The same for one `new_directory`, without a lock on its parent: staging directories in use stay."""
+    directory = _behind_link(directory)
+    _clear([path for path in directory.parent.glob(f"{STAGED}{glob.escape(directory.name)}.*") if _abandoned(path)])
 
 
 def _abandoned(aside: Path) -> bool:
-    """Whether nobody holds what `new_directory` made, or what it was about to replace."""
+    """Whether no process holds the lock of this staging directory (or, for NAME.old, of the one that replaces it)."""
     try:
         handle = os.open(aside.with_name(aside.name.removesuffix(_OLD)), os.O_RDONLY)
     except OSError as error:
@@ -188,15 +189,15 @@ def _abandoned(aside: Path) -> bool:
 
 def _clear(lefts: Sequence[Path]) -> None:
     for old in (left for left in lefts if left.name.endswith(_OLD)):
-        place = old.with_name(old.name.removeprefix(STAGED).removesuffix(_OLD).rpartition(".")[0])
-        if not place.exists():
-            old.rename(place)
+        original = old.with_name(old.name.removeprefix(STAGED).removesuffix(_OLD).rpartition(".")[0])
+        if not original.exists():
+            old.rename(original)
     for left in lefts:
         _remove(left)
 
 
 def _remove(path: Path) -> None:
-    """A directory with all that is in it, or whatever is in its place: `rmtree` alone would wait for a named pipe."""
+    """Delete a directory, or any other file: `rmtree` alone would wait for a named pipe."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -205,7 +206,7 @@ def _remove(path: Path) -> None:
 
 def sync(path: Path) -> None:
     """Wait until a file, or the listing of a directory, is on disk."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a named pipe in its place is an error, and not waited for
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a named pipe is an error, not a wait
     try:
         os.fsync(handle)
     finally:

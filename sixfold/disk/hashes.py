@@ -1,4 +1,4 @@
-"""Hashes, which tell whether the disk kept what was written."""
+"""Hashes of files and records, to detect damage on disk."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from sixfold.disk.reading import ordinary
 
-_HASH = "hash"  # the key under which a record holds its own
-_BLOCK, _BLOCKS = 1 << 16, 64  # of a file that is too large to be read as a whole each time
+_HASH = "hash"  # the key under which a record holds its own hash
+_BLOCK, _BLOCKS = 1 << 16, 64  # `quick_hash` of a large file: bytes of a block, number of blocks
 
 
 def file_hash(path: Path) -> str:
@@ -21,9 +21,9 @@ def file_hash(path: Path) -> str:
 
 
 def quick_hash(path: Path) -> str:
-    """The SHA-256 of a file's size and bytes; of more than 4 MiB, of 64 blocks of 64 KiB evenly spread over it.
+    """The SHA-256 of a file's size and bytes; above 4 MiB, of 64 evenly spaced blocks of 64 KiB.
 
-    The first and the last block are among them. Damage between blocks is not seen.
+    They include the first and the last block. Damage between blocks goes undetected.
     """
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
@@ -38,17 +38,17 @@ def quick_hash(path: Path) -> str:
 
 
 def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, with a hash of itself. It must be strict JSON."""
+    """The record with its own hash added. It must be strict JSON."""
     plain = {key: value for key, value in record.items() if key != _HASH}
     return {**plain, _HASH: _record_hash(plain)}
 
 
 def is_intact(record: Mapping[str, Any]) -> bool:
-    """Whether a record is as it was sealed; one that never was is believed."""
+    """Whether a record still matches its hash; one without a hash passes."""
     plain = {key: value for key, value in record.items() if key != _HASH}
     return _HASH not in record or record[_HASH] == _record_hash(plain)
 
 
 def _record_hash(plain: Mapping[str, Any]) -> str:
-    read = json.loads(json.dumps(plain, allow_nan=False))  # as it will be found: tuples are lists, all keys are texts
+    read = json.loads(json.dumps(plain, allow_nan=False))  # as it will be read: tuples become lists, keys strings
     return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Reading files that somebody else may have put there: nothing is waited for, and memory is bounded."""
+"""Reading untrusted files: reads never block, and their memory is bounded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KINDS = {
 
 
 def ordinary(path: str, flags: int) -> int:
-    """An opener for `open` that takes ordinary files only: a named pipe would be waited for, a device may never end.
+    """An opener for `open` that accepts ordinary files only: a named pipe would block, a device may never end.
 
     >>> open(path, "rb", opener=ordinary)
     """
@@ -35,7 +35,7 @@ def ordinary(path: str, flags: int) -> int:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """The bytes of a file; a ValueError if there are more than `most`."""
+    """The bytes of a file; ValueError if there are more than `most`."""
     with open(path, "rb", opener=ordinary) as file:
         found = file.read(most + 1)
     if len(found) > most:
@@ -44,12 +44,12 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """The value in a JSON file. Whatever is wrong with its content is a ValueError that does not name the file."""
+    """The value in a JSON file. Invalid content is a ValueError that does not name the file."""
     return parse_json(read_bytes(path, LARGEST_JSON).decode())
 
 
 def parse_json(text: str) -> Any:
-    """The value of a JSON text. Deep nesting is a ValueError, since many functions that take such values recurse."""
+    """The value of a JSON text. Deep nesting is a ValueError, since functions that process the value recurse."""
     try:
         value = json.loads(text)
     except RecursionError:

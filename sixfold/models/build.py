@@ -1,4 +1,4 @@
-"""Make a model of any kind with fresh weights."""
+"""Build a model of any kind with fresh weights."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def build(
     seed: int | None = None,
     like: Model | None = None,
 ) -> Any:
-    """Make a model with fresh weights: an EncoderDecoder, a DecoderOnly or an EncoderOnly, as `model` says.
+    """Build a model with fresh weights. `model` selects EncoderDecoder, DecoderOnly or EncoderOnly.
 
     >>> build(Sizes(vocab=8000), ["rotary", "t5_bias:buckets=16"], model="decoder_only", seed=1)
 
-    On `device="meta"` it takes no memory, whatever its size. A `seed` fixes the weights: two models with one seed
-    are equal wherever they have a parameter of the same name, shape and distribution. Without one, torch's own
-    generator gives it; otherwise torch's random state stays as it was. `like` is the same model with another
-    vocabulary or number of classes: what was checked of it is not checked again.
+    On `device="meta"` it takes no memory, whatever its size. A `seed` fixes the weights: two models with the same seed
+    are equal wherever they have a parameter of the same name, shape and distribution. Without a seed, torch's own
+    generator draws one; with a seed, torch's random state is left unchanged. `like` is the same model with another
+    vocabulary or number of classes: its checks are not repeated.
     """
     if not isinstance(model, str) or model not in MODELS:
         raise ValueError(unknown("model", str(model), MODELS))
@@ -57,7 +57,7 @@ def build(
 
 
 def _bytes(like: Model, sizes: Sizes) -> int:
-    """What a model takes that has other words than this one: its tables grow with them."""
+    """Bytes of the model `like` with another vocabulary: its tables grow in proportion."""
     tables = bytes_of(like.tables)
     words = (sizes.vocabulary("encoder") + sizes.vocabulary("decoder")) / (
         like.sizes.vocabulary("encoder") + like.sizes.vocabulary("decoder")
@@ -66,7 +66,7 @@ def _bytes(like: Model, sizes: Sizes) -> int:
 
 
 def _drawn(kind: type[Model], assembly: Assembly, seed: int | None) -> Model:
-    """A model with weights that are drawn by name."""
+    """A model whose weights are drawn by parameter name."""
     with drawing(seed, provisional=not assembly.own) as by_name:
         built = kind(assembly.spec)
     names = by_name.not_by_name
@@ -78,12 +78,12 @@ def _drawn(kind: type[Model], assembly: Assembly, seed: int | None) -> Model:
 
 
 def _advice(names: list[str]) -> str:
-    """How to have these parameters drawn by name, which parts drew; if there are none, it was the slot `init`."""
+    """The warning about parameters that were not drawn by name; without names, the slot `init` drew."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     what = f"{', '.join(names[:_SHOWN])}{more}" if names else "weights in the slot 'init'"
     where = "in a constructor " if names else ""
     return (
-        f"{what} were drawn {where}without a declared distribution: they are seeded, but depend on all that was drawn "
-        "before, so that another variant of this model starts with other numbers there; declare how they start, as in "
+        f"{what} were drawn {where}without a declared distribution: they are seeded, but depend on every earlier draw, "
+        "so that another variant of this model starts with other values there; declare their distribution, as in "
         "sixfold.core.init.declare(self.output.weight, Normal(0.02)) (see docs/writing-a-modification.md)"
     )

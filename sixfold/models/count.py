@@ -1,4 +1,4 @@
-"""How many parameters a model has and how many multiply-accumulates a forward pass takes, without memory for either."""
+"""Counts a model's parameters and the multiply-accumulates of a forward pass, on the meta device, without memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def count(model: Model, source_length: int, target_length: int) -> Count:
 
 
 def part_of(name: str) -> str:
-    """encoder.layers.3.attention.qkv.weight → encoder.attention: the stack, and what it is in a layer."""
+    """encoder.layers.3.attention.qkv.weight → encoder.attention: the stack, and the part within its layer."""
     words = [word for word in name.split(".") if not word.isdigit() and word not in ("layers", "layer")]
     words[0] = {"tables": "embedding", "stack": "only", "input": "only"}.get(words[0], words[0].removesuffix("_input"))
     if "position" in words:
@@ -48,7 +48,7 @@ def part_of(name: str) -> str:
 
 
 def _operations(model: Model, source_length: int, target_length: int) -> Counter[str]:
-    """What is computed in no part, but by the model itself, is the product with the output table."""
+    """Multiply-accumulates by part. Those outside of any part are the product with the output table: "head"."""
     source, target = (torch.zeros(1, n, dtype=torch.long, device="meta") for n in (source_length, target_length))
     flops = _Flops()
     ledger = _Ledger(model, flops)
@@ -81,10 +81,10 @@ _KEEP_SHAPE = (
 
 
 class _Flops(TorchDispatchMode):
-    """Adds up the floating-point operations of products, by torch's own formulas.
+    """Adds up the floating-point operations of matrix products, by torch's own formulas.
 
-    Of elementwise operations only the shape is made: on the meta device torch works them out in Python, which takes
-    most of the time.
+    Elementwise operations are skipped and return an empty tensor of the right shape: torch's meta device runs them in
+    Python, which would take most of the time.
     """
 
     def __init__(self) -> None:
@@ -118,9 +118,9 @@ def _fits(first: Any, second: Any = None) -> bool:
 
 
 class _Ledger:
-    """Charges each operation to the innermost module that is running; to "" if none is.
+    """Charges each operation to the innermost module that is running, or to "" outside of all modules.
 
-    Names alone would not do: a residual connection runs a sub-layer that lies beside it, not in it.
+    Module names are not enough: a residual connection runs a sub-layer that is its sibling, not its child.
     """
 
     def __init__(self, model: nn.Module, flops: _Flops):

@@ -1,4 +1,4 @@
-"""A decoder alone: goes on with a text.
+"""A decoder alone: continues a text.
 
 Letters: B rows, L length, D model width.
 """
@@ -20,7 +20,7 @@ from sixfold.spec.spec import Spec
 
 
 class DecoderOnly(Model):
-    """Goes on with a text: a language model."""
+    """A language model: continues a text."""
 
     kind = "decoder_only"
     reads_source, writes_text = False, True
@@ -46,8 +46,8 @@ class DecoderOnly(Model):
     ) -> Tensor:
         """Ids (B, L) → states (B, L, D), each of which predicts the next word through `log_probs`.
 
-        Rows of different length may be padded at either side. With `cache=Cache(rows=B)`, the ids go
-        on from where each row of the cache is.
+        Rows of different length may be padded on either side. With `cache=Cache(rows=B)`, the ids continue each row of
+        the cache.
         """
         return self._decode(ids, real, cache=cache, tap=tap, gates=gates)
 

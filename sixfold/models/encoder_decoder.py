@@ -56,7 +56,7 @@ class EncoderDecoder(Model):
     ) -> Tensor:
         """Ids (B, L) → states (B, L, D), each of which predicts the next word through `log_probs`.
 
-        With `cache=Cache(memory)` in the memory's place, the ids go on from where the cache is.
+        With `cache=Cache(memory)` instead of a memory, the ids continue the rows of the cache.
         """
         if (memory is None) == (cache is None):
             got = "neither" if memory is None else "both"
@@ -82,14 +82,14 @@ class EncoderDecoder(Model):
         self, ids: Tensor, memory: Memory | None, real: Tensor | None, cache: Cache | None, **rest: Any
     ) -> Tensor:
         if cache is not None and cache.memory is None:
-            raise ValueError("the cache holds no memory; make it with Cache(memory)")
+            raise ValueError("the cache has no memory; create it with Cache(memory)")
         memory = check_memory(memory if cache is None else cache.memory, self.sizes.decoder_layers, self.sizes.d_model)
         x, call = self._enter(
             self.decoder_input, self.places[1], "target", ids, real, memory=memory, cache=cache, **rest
         )
         rows = memory.states[0].shape[0] * (1 if cache is None else cache.width)
         if x.shape[0] != rows:
-            raise ValueError(f"{x.shape[0]} target rows, but {rows} rows of memory")
+            raise ValueError(f"the target has {x.shape[0]} rows, but the memory {rows}; give one target per source row")
         states, call = self.decoder(x, call)
         finish(call, x.shape[1])
         return states[-1]

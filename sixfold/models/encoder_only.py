@@ -21,7 +21,7 @@ from sixfold.spec.spec import Spec
 
 
 class EncoderOnly(Model):
-    """Understands a text: predicts masked words, or with `classes` says which class the whole is of."""
+    """Predicts masked words, or with `classes` the class of a text."""
 
     kind = "encoder_only"
     reads_source = writes_text = False
@@ -65,7 +65,7 @@ class EncoderOnly(Model):
     def score_classes(
         self, reading: Reading, targets: Tensor, smoothing: float, weights: Tensor | None = None
     ) -> Scored:
-        """The loss of a class (S,) for each row; class 0 is a class, and a row that does not count has weight 0."""
+        """The loss of one class (S,) per row. Class 0 is a class like any other; rows of weight 0 don't count."""
         check_smoothing(smoothing)
         check_classes(targets, reading.x, self.sizes.classes)
         log_p = self._logits(reading.x, reading.real).log_softmax(-1)
@@ -79,7 +79,7 @@ class EncoderOnly(Model):
         return states[-1], call.real
 
     def _logits(self, x: Tensor, real: Tensor | None) -> Tensor:
-        """States (S, n, D) as one vector for each row, classified. → (S, classes)"""
+        """States (S, n, D), pooled to one vector per row → logits (S, classes)"""
         if not self.sizes.classes:
             raise ValueError("this model predicts words; build it with Sizes(classes=…) to classify")
         return self.classifier(self.pool(x, real))

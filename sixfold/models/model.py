@@ -1,7 +1,7 @@
 """The three models: encoder-decoder, decoder-only, encoder-only.
 
-`forward(batch, losses)` is what training calls: a task's losses, inside the module, so that DDP and FSDP see all.
-`encode` and `decode` are for everybody else. Values are checked here, where data enter, and nowhere inside.
+Training calls `forward(batch, losses)`: it computes a task's losses inside the module, so that DDP and FSDP see every
+parameter. All other code calls `encode` and `decode`. Inputs are checked here, where they enter, and nowhere inside.
 
 Letters: S source rows, n source length, B target rows, L target length, D model width, V words.
 """
@@ -38,21 +38,21 @@ Gates = Mapping[str, Tensor]  # "decoder.3.cross" → (B or 1, H), a factor for 
 
 
 class Reading(NamedTuple):
-    """What a pass over a batch gives to the losses."""
+    """The result of a pass over a batch, from which losses are computed."""
 
     x: Tensor  # (B, L, D): the states that predict
     real: Tensor | None  # (B, L): which of them are not padding; None if all are
-    auxiliary: list[Tensor]  # what parts ask to be minimised, too
+    auxiliary: list[Tensor]  # auxiliary losses of parts, such as the balance of experts
 
 
 class Model(nn.Module):
-    """What the three have in common: tables, a head, and what a trainer asks for."""
+    """The base of the three models: tables, head, and the methods that a trainer calls."""
 
     kind: ClassVar[str]
-    reads_source: ClassVar[bool]  # whether `encode` makes a memory that `decode` reads
+    reads_source: ClassVar[bool]  # whether `encode` returns a memory that `decode` reads
     writes_text: ClassVar[bool]  # whether `decode` predicts the next word
-    stacks: ClassVar[tuple[str, ...]]  # "encoder", "decoder": whose layers the sizes count
-    assembly: Assembly  # how it was made
+    stacks: ClassVar[tuple[str, ...]]  # "encoder", "decoder": the sizes NAME_layers that apply
+    assembly: Assembly  # its sizes, modifications and spec
     head: Any
 
     def __init__(self, spec: Spec):
@@ -63,7 +63,7 @@ class Model(nn.Module):
         self._init, self._groups, self._after_step = spec.init, spec.groups, spec.after_step
 
     def _own(self, roles: Mapping[str, nn.Module]) -> None:
-        """Hold each table once, however many roles it has."""
+        """Register each table once, however many roles it has."""
         self.tables = nn.ModuleList(dict.fromkeys(roles.values()))
         self._table = dict(roles)  # not registered: a module must not be listed twice
 
@@ -73,11 +73,11 @@ class Model(nn.Module):
         return self._table
 
     def _complete(self, spec: Spec) -> None:
-        """After all parts are there."""
+        """Draw the weights and collect what parts declare, once all parts exist."""
         begin_weights(self, partial(self._init, self, spec))
-        self.limits: dict[str, int] = {}  # the most positions a stack can tell apart, where a part sets a limit
-        self.attentions: dict[str, int] = {}  # "decoder.3.cross" → heads, which gates can scale
-        self.maps: dict[str, Map] = {}  # of these, what a tap sees
+        self.limits: dict[str, int] = {}  # stack → its largest number of positions, if a part sets a limit
+        self.attentions: dict[str, int] = {}  # "decoder.3.cross" → number of heads, which gates can scale
+        self.maps: dict[str, Map] = {}  # "decoder.3.cross" → the kind of map that a tap sees there
         for part in map(declared, self.modules()):
             part.after_drawing()
             place, limit = part.place, part.limit
@@ -90,15 +90,15 @@ class Model(nn.Module):
             self.maps.update({name: part.map for name in names if part.map != "none"})
 
     def groups(self) -> list[Group]:
-        """The parameters as the optimiser should treat them."""
+        """The parameters in groups for the optimiser."""
         return self._groups(self)
 
     def after_step(self, step: int, steps: int) -> None:
-        """To be called after each optimiser step."""
+        """Must be called after each optimiser step."""
         self._after_step(self, step, steps)
 
     def forward(self, batch: Batch, losses: Callable[..., Any] | None = None, **options: Any) -> Any:
-        """What `losses(model, batch)` gives; by default the sums over the words, or the classes, as `Losses`."""
+        """The value of `losses(model, batch)`; by default the sums over the words, or the classes, as `Losses`."""
         return (losses or usual_losses)(self, batch, **options)
 
     def read(self, batch: Batch, *, recompute: bool = False) -> Reading:
@@ -106,28 +106,28 @@ class Model(nn.Module):
         raise NotImplementedError
 
     def score(self, reading: Reading, batch: Batch, smoothing: float) -> Scored:
-        """The loss of what this model predicts: words, or classes."""
+        """The loss of this model's predictions: words, or classes."""
         raise NotImplementedError
 
     def score_words(self, x: Tensor, batch: Batch, smoothing: float) -> Scored:
-        """The loss of a word for each state; `batch.weights`, if there, says how much each counts."""
+        """The loss of one word per state, each times its weight if the batch has `weights`."""
         targets, weights = batch.targets, batch.get("weights")
         check_smoothing(smoothing)
         check_targets(targets, x, self.sizes.vocabulary("decoder"))
         x, targets, weights = scored_only(x, targets, weights)
-        weighted = {} if weights is None else {"weights": weights}  # a head of one's own may know none
+        weighted = {} if weights is None else {"weights": weights}  # a user's own head may not take weights
         return Scored(*self.head.loss(x, self._table["output"], targets, smoothing, **weighted))
 
     def log_probs(self, x: Tensor) -> Tensor:
         """States (…, D) → the log-probability of every word (…, V)."""
         if "output" not in self._table:
-            raise ValueError("this model says classes, not words: use classify")
+            raise ValueError("this model predicts classes, not words: use classify")
         return self.head.log_probs(x, self._table["output"])
 
     def _enter(
         self, entrance: nn.Module, place: Place, role: str, ids: Tensor, real: Tensor | None, **rest: Any
     ) -> tuple[Tensor, Call]:
-        """Check what came in, and embed it."""
+        """Check the inputs and embed them."""
         check_ids(ids, self.sizes.vocabulary(place.stack), f"the {role} ids")
         check_real(real, ids, f"the {role} ids")
         check_gates(rest.get("gates"), self.attentions, ids.shape[0])
@@ -145,7 +145,7 @@ def usual_losses(model: Model, batch: Batch, smoothing: float = 0.0, recompute: 
 
 @contextmanager
 def evaluating(*models: nn.Module) -> Iterator[None]:
-    """Put models in evaluation mode, and each of their parts back as it was."""
+    """Put models in evaluation mode; afterwards, restore the mode of each of their parts."""
     in_training = [part for model in models for part in model.modules() if part.training]
     for part in in_training:
         part.training = False

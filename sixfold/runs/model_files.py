@@ -1,7 +1,7 @@
 """A model directory: `model.json` says what the model is, `model.safetensors` holds its weights.
 
-Nothing in it is ever executed or unpickled. Each tensor is stored once; what is shared is shared again
-because the model is made anew from its description.
+Nothing in it is ever executed or unpickled. Each tensor is stored once; loading builds the model from its description,
+which shares tensors as before.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LARGEST_DESCRIPTION = 1 << 20  # bytes
 
 
 def describe(model: Model) -> dict[str, Any]:
-    """What `model.json` says."""
+    """The content of `model.json`."""
     return {
         "format": FORMAT,
         "model": model.kind,
@@ -47,8 +47,8 @@ def describe(model: Model) -> dict[str, Any]:
 
 
 def save(model: Model, directory: str | Path, *, overwrite: bool = False) -> None:
-    """Write a model directory. An existing one is only replaced if `overwrite`."""
-    directory, model = Path(directory), getattr(model, "_orig_mod", model)  # what torch.compile wrapped
+    """Write a model directory. An existing one is replaced only with `overwrite`."""
+    directory, model = Path(directory), getattr(model, "_orig_mod", model)  # unwraps torch.compile
     if not isinstance(model, Model):
         raise ValueError(f"only a model that sixfold built can be saved, got {type(model).__name__}")
     lost = {name for name, _ in model.named_buffers()} - model.state_dict().keys()
@@ -66,13 +66,13 @@ def save(model: Model, directory: str | Path, *, overwrite: bool = False) -> Non
 
 
 def _fingerprint(description: Mapping[str, Any]) -> str:
-    """What the weights say of the description they belong to."""
+    """A hash of the description, stored with the weights that belong to it."""
     made_of = [description.get(key) for key in ("model", "sizes", "modifications")]
     return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
 
 
 def load(directory: str | Path, *, device: torch.device | str = "cpu") -> Model:
-    """Read a model directory. Its names and shapes are compared before memory is taken."""
+    """Read a model directory. Names and shapes are checked before memory is allocated."""
     directory, device = Path(directory), _device(device)
     description = _read_description(directory / DESCRIPTION)
     model = _from_description(description, directory)
@@ -89,7 +89,7 @@ def load(directory: str | Path, *, device: torch.device | str = "cpu") -> Model:
             _compare({name: (tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}, model, path)
             if device.type == "cpu":
                 need_memory(model.assembly.bytes)
-            # Copied, so that they lie in memory as new ones do: on some CPUs the last bit of a sum depends on it.
+            # Cloned, to be aligned in memory as fresh tensors are: on some CPUs the last bit of a sum depends on it.
             model.load_state_dict({name: file.get_tensor(name).clone() for name in names}, assign=True)
     except safetensors.SafetensorError as error:
         raise ValueError(f"{path} is damaged: {error}") from None
@@ -112,7 +112,7 @@ def _device(name: torch.device | str) -> torch.device:
 
 
 def _as_file(path: Path) -> str:
-    """What to add where something is there, but is not what it should be."""
+    """An addition to "has no NAME", for a path that exists but is not an ordinary file."""
     return " that is an ordinary file" if os.path.lexists(path) else ""
 
 
@@ -120,7 +120,7 @@ def _read_description(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{path.parent} is not a model directory: it has no {path.name}{_as_file(path)}")
     if path.stat().st_size > _LARGEST_DESCRIPTION:
-        raise ValueError(f"{path} has {path.stat().st_size:,} bytes: that is no model description")
+        raise ValueError(f"{path} has {path.stat().st_size:,} bytes, more than any model description")
     try:
         description = read_json(path)
     except ValueError as error:
@@ -137,11 +137,11 @@ def _from_description(description: Mapping[str, Any], directory: Path) -> Model:
     """The model without memory for its weights."""
     try:
         sizes = Sizes(**description["sizes"])
-        said = description["modifications"]
+        entries = description["modifications"]
         if description["format"] == old_formats.MODEL_1:
-            said = [old_formats.modification(wish) for wish in said]
-        wishes = [Chosen(name, options) for wish in said for name, options in wish.items()]
-        return build(sizes, wishes, description["model"], device="meta")
+            entries = [old_formats.modification(entry) for entry in entries]
+        chosen = [Chosen(name, options) for entry in entries for name, options in entry.items()]
+        return build(sizes, chosen, description["model"], device="meta")
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"{directory / DESCRIPTION} is incomplete or damaged: {error}") from None
     except ValueError as error:

@@ -1,11 +1,11 @@
-"""What files of older formats say, in today's words. New files are never translated: an old word there is an error.
+"""Files of older formats, translated to today's names. New files are never translated: an old name there is an error.
 
 How a file is recognised as old:
 
     model.json     its `format` is sixfold-model-1
-    config.yaml    run.json beside it has no `format`; where there is no run.json, model.json beside it is old
+    config.yaml    run.json beside it has no `format`; without a run.json, model.json beside it is old
 
-(Not model.json alone: it is written anew when an old run goes on, and config.yaml is not.)
+(Not by model.json alone: resuming an old run rewrites model.json, but not config.yaml.)
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import Any
 from sixfold.disk.reading import read_json
 
 MODEL_1, MODEL_2 = "sixfold-model-1", "sixfold-model-2"
-RUN_2 = "sixfold-run-2"  # of run.json and config.yaml; before, they named no format
+RUN_2 = "sixfold-run-2"  # of run.json and config.yaml; older ones name no format
 
-# Modifications that had the option `study`: with it, each is now NAME_study, which lacks these options, unused then.
+# Modifications that had the option `study`. NAME with study=true is now NAME_study, without these options: it ignored
+# them.
 _STUDIED: dict[str, tuple[str, ...]] = {
     "dynamic_convolution": ("widths", "shared"),
     "evolved": (),
@@ -50,7 +51,7 @@ def is_old_config(config: Path) -> bool:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """A small JSON file; None if it is missing or damaged, which whoever needs it will say."""
+    """A small JSON file; None if it is missing or damaged: the code that needs the file reports that."""
     try:
         found = read_json(path)
     except (OSError, ValueError):
@@ -58,23 +59,23 @@ def _read(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def modification(wish: Any) -> Any:
-    """One entry of an old list of modifications: text such as "funnel:study=true", or {"funnel": {"study": true}}."""
-    name, options = _split(wish)
+def modification(entry: Any) -> Any:
+    """Translate an entry of an old list of modifications: "funnel:study=true", or {"funnel": {"study": true}}."""
+    name, options = _split(entry)
     if name not in _STUDIED or "study" not in options:
-        return wish
+        return entry
     if str(options.pop("study")).lower() != "true":
         return {name: options}
     return {f"{name}_study": {key: value for key, value in options.items() if key not in _STUDIED[name]}}
 
 
-def _split(wish: Any) -> tuple[str, dict[str, Any]]:
-    """Name and options; without options if it is anything else, which is for the registry to refuse."""
-    if isinstance(wish, str):
-        name, _, text = wish.partition(":")
+def _split(entry: Any) -> tuple[str, dict[str, Any]]:
+    """Name and options; of an invalid entry none: the registry refuses it later."""
+    if isinstance(entry, str):
+        name, _, text = entry.partition(":")
         pairs = [pair.partition("=") for pair in text.split(",")]
         return name.strip(), {key.strip(): value.strip() for key, _, value in pairs}
-    if isinstance(wish, Mapping) and len(wish) == 1:
-        ((name, options),) = wish.items()
+    if isinstance(entry, Mapping) and len(entry) == 1:
+        ((name, options),) = entry.items()
         return name, dict(options) if isinstance(options, Mapping) else {}
     return "", {}

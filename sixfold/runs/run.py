@@ -1,14 +1,14 @@
-"""A run directory: a model directory that also says how the model came to be, and can go on.
+"""A run directory: a model directory with all that is needed to reproduce and resume its training.
 
-config.yaml            the whole configuration, as it was resolved
+config.yaml            the complete configuration, as it was resolved
 run.json               versions, machine, command line, hashes of the data
-model.json             what the model is
+model.json             kind, sizes and modifications of the model
 model.safetensors      its best weights
 tokenizer.json         or source.tokenizer.json and target.tokenizer.json
-log.jsonl              a line for every so many steps, for each validation, for whatever happened
+log.jsonl              a line every log_every steps, for each validation, and for each event
 data/                  the tokenised text
 training/step-N/       checkpoints, to resume from
-lock                   held by who writes
+lock                   held by the process that writes
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ LOCK = "lock"
 _CONFIG = "config.yaml"
 _MODEL = ("model.json", "model.safetensors")
 _OWN = (*_MODEL, _CONFIG, "run.json", "log.jsonl", *TOKENIZERS, "data", "training", "tensorboard")
-_HOLDER = "process "  # how what is in a lock begins
+_HOLDER = "process "  # the beginning of a lock file's text
 _LARGEST_LOCK = 1 << 10  # bytes
 _LONGEST_RECORD = 1 << 20  # bytes of a line of the log
 _LAST_STEP = 1 << 62
 
 
 class Run:
-    """The paths of a run, and what is written in its small files."""
+    """The paths of a run and the content of its small files."""
 
     def __init__(self, directory: str | Path):
         self.directory = Path(directory)
@@ -51,31 +51,31 @@ class Run:
         self.log = self.directory / "log.jsonl"
         self.data = self.directory / "data"
         self.training = self.directory / "training"
-        self._ready = self.directory / ".sixfold-ready"  # a new run, before the older one has gone
-        self._coming = self.directory / ".sixfold-coming"  # and when it has
+        self._ready = self.directory / ".sixfold-ready"  # a new run, while the older one is moved away
+        self._coming = self.directory / ".sixfold-coming"  # the new run after that, while it moves in
 
     @property
     def config(self) -> Path:
-        """The configuration: of a new run, if one is on its way here."""
-        places = (self._ready, self._coming)
-        return next((place / _CONFIG for place in places if (place / _CONFIG).exists()), self.directory / _CONFIG)
+        """The path of the configuration: of the new run, if one is being moved in."""
+        folders = (self._ready, self._coming)
+        return next((folder / _CONFIG for folder in folders if (folder / _CONFIG).exists()), self.directory / _CONFIG)
 
     @property
     def arriving(self) -> Path | None:
-        """Where a new run lies that is whole, but not yet, or not all of it, in its place; see `replace_by_draft`."""
+        """The directory of a complete new run that has not been moved in entirely; see `replace_by_draft`."""
         return next((path for path in (self._ready, self._coming) if path.is_dir()), None)
 
     @property
     def draft(self) -> Run:
-        """Where what makes a new run is made ready, aside."""
+        """The staging directory in which a new run is prepared."""
         return Run(self.directory / f"{STAGED}new")
 
     def exists(self) -> bool:
-        """Whether there is something to read. What may be written to, or removed, must be `proved`."""
-        return os.path.lexists(self.config)  # a link to nowhere is a damaged run, not a model without one
+        """Whether there is a configuration to read. Before writing or removing anything, ask `proved`."""
+        return os.path.lexists(self.config)  # a broken link is a damaged run, not a model without a run
 
     def proved(self) -> bool:
-        """Whether sixfold made what is here: many a directory has a config.yaml and data, and is somebody's work."""
+        """Whether sixfold wrote this directory: other programs, too, have a config.yaml and a data directory."""
         if self.arriving is not None:
             return True
         versions = _json(self.about).get("versions")
@@ -83,25 +83,25 @@ class Run:
         return (isinstance(versions, dict) and "sixfold" in versions) or any(map(_is_checkpoint, states))
 
     def need_room(self) -> None:
-        """A run begins in a new or empty directory, or in the place of a run: nobody else's files are touched.
+        """Raise a ValueError unless the directory is new, empty, or a run: other files are never touched.
 
-        Where a beginning broke off there is a lock, and what was made aside.
+        A lock and staged files, left by a start that was interrupted, don't count.
         """
         if not self.directory.exists() or self.proved():
             return
         there = sorted(path.name for path in self.directory.iterdir())
         foreign = [name for name in there if not (name.startswith(STAGED) or (name == LOCK and self._is_own_lock()))]
         if foreign:
-            raise ValueError(f"{self.directory} is no run, and holds {foreign[0]}: a run needs a directory of its own")
+            raise ValueError(f"{self.directory} is not a run, but holds {foreign[0]}; give a new or empty directory")
 
     def need_outside(self, files: Iterable[Path]) -> None:
-        """Files that are needed must not be among what goes when a run is replaced."""
+        """Raise a ValueError if one of these files would be deleted when the run is replaced."""
         own = [(self.directory / name).absolute() for name in _OWN]
         for file in files:
             for path in own:
                 if file.absolute().is_relative_to(path) or _behind_links(file).is_relative_to(_behind_links(path)):
                     raise ValueError(
-                        f"{file} is to be read, but lies in {path}, which goes when the run there is replaced; "
+                        f"{file} is to be read, but lies in {path}, which is deleted when the run is replaced; "
                         f"move it, or give another --out"
                     )
 
@@ -113,13 +113,13 @@ class Run:
         return not text or text.startswith(_HOLDER.encode())
 
     def need(self) -> Run:
-        """This run, if it is one."""
+        """This run; ValueError if there is none."""
         if not self.exists():
             raise ValueError(f"{self.directory} is not a run: it has no {_CONFIG}")
         return self
 
     def need_proved(self) -> Run:
-        """This run, if it is one that may be written to."""
+        """This run; ValueError unless sixfold wrote it, so that it may be written to."""
         if not self.need().proved():
             raise ValueError(
                 f"{self.directory} is not a run: it has a {_CONFIG}, but neither a {self.about.name} nor a checkpoint "
@@ -128,16 +128,16 @@ class Run:
         return self
 
     def read_config(self, settings: Mapping[str, str] | None = None) -> Config:
-        """The configuration, with settings that win over it; that of an older run in today's words."""
+        """The configuration, overridden by `settings`; that of an older run with today's names."""
         if not self.need().config.is_file():
-            raise ValueError(f"{self.config} is no ordinary file, nor a link to one: the run can't be read")
+            raise ValueError(f"{self.config} is not an ordinary file or a link to one: the run can't be read")
         config = read_config(self.config, settings)
         if not old_formats.is_old_config(self.config):
             return config
-        return config.with_only([old_formats.modification(wish) for wish in config.model.modifications])
+        return config.with_only([old_formats.modification(entry) for entry in config.model.modifications])
 
     def begin(self, config: Config, about: dict[str, Any]) -> None:
-        """Write down what is about to be done."""
+        """Write config.yaml and run.json."""
         self.directory.mkdir(parents=True, exist_ok=True)
         command = [as_text(word) for word in sys.argv]
         described = {
@@ -147,27 +147,27 @@ class Run:
             "machine": machine(),
             "command": command,
         }
-        write_config(config, self.directory / _CONFIG)  # first: run.json says of which format it is
+        write_config(config, self.directory / _CONFIG)  # first: run.json states its format
         write_text(self.about, json.dumps(described, indent=2, ensure_ascii=False) + "\n")
 
     def replace_by_draft(self) -> None:
-        """Put the run that was made ready aside in the place of an older one, which goes. Only with the lock.
+        """Replace an older run by the draft. The caller must hold the lock.
 
-            one move         the draft, whole and on disk, is called ready: from here on the new run is the run
-            `complete`       what is of the older run moves out; then what is ready is called coming
-                             what is coming moves in
+            one rename       the draft, complete and on disk, becomes "ready": from here on the new run is the run
+            `complete`       the files of the older run move out; then "ready" becomes "coming"
+                             the files in "coming" move in
 
-        Wherever this breaks off, who comes next completes it.
+        If this is interrupted, the next process that takes the lock completes it.
         """
         for path in (self.draft.directory, *self.draft.directory.iterdir()):
             sync(path)
-        self._gone.mkdir(exist_ok=True)  # here a full disk costs nothing yet
+        self._gone.mkdir(exist_ok=True)  # here a full disk does no harm yet
         self.draft.directory.rename(self._ready)
         sync(self.directory)
         self.complete()
 
     def complete(self) -> None:
-        """Bring a run that is on its way here to its place. Only for who holds the lock."""
+        """Finish moving in a new run, if one is ready. The caller must hold the lock."""
         if self._ready.is_dir():
             self._gone.mkdir(exist_ok=True)
             for name in _OWN:
@@ -188,13 +188,13 @@ class Run:
         return self.directory / f"{STAGED}gone"
 
     def remove(self) -> None:
-        """Leave nothing of a beginning that broke off. Only for who holds the lock."""
+        """Remove what is left of a start that failed. The caller must hold the lock."""
         (self.directory / LOCK).unlink(missing_ok=True)
         if not any(self.directory.iterdir()):
             self.directory.rmdir()
 
     def read_about(self) -> dict[str, Any]:
-        """What `begin` wrote."""
+        """The content of run.json."""
         try:
             about = read_json(self.about)
         except (OSError, ValueError) as error:
@@ -205,7 +205,7 @@ class Run:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only writer. The lock is the kernel's, so it goes when its holder does, however it ends."""
+        """Be the only writer. The kernel releases the lock when the process ends, however it ends."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with open(self.directory / LOCK, "a+", encoding="utf-8", opener=ordinary) as file:
             try:
@@ -220,7 +220,7 @@ class Run:
             yield
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """The lines of the log. A last line that a crash cut short is left out."""
+        """The records of the log. A last line that a crash cut short is left out."""
         if not self.log.exists():
             return
         with open(self.log, "rb", opener=ordinary) as file:
@@ -235,7 +235,7 @@ class Run:
             raise ValueError(f"{self.log}, line {number} is damaged: {error}") from None
         kind, step = (record.get("kind"), record.get("step")) if isinstance(record, dict) else (None, None)
         if type(kind) is not str or type(step) is not int or not 0 <= step <= _LAST_STEP:
-            raise ValueError(f"{self.log}, line {number} is damaged: it is no record with a kind and a step")
+            raise ValueError(f"{self.log}, line {number} is damaged: it is not a record with a kind and a step")
         return record
 
 
@@ -244,7 +244,7 @@ def _behind_links(path: Path) -> Path:
 
 
 def versions() -> dict[str, str]:
-    """What a run depends on."""
+    """The versions of all that a run's numbers depend on."""
     from importlib.metadata import version
 
     packages = ("torch", "numpy", "tokenizers", "safetensors")
@@ -256,7 +256,7 @@ def machine() -> dict[str, Any]:
 
 
 def as_text(words: str) -> str:
-    """The same, if it can be written: bytes of a name that are no UTF-8 become \\x… ."""
+    """The text with bytes that are not UTF-8 written as \\x…, so that it can be encoded."""
     return words.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
@@ -265,7 +265,7 @@ def _is_checkpoint(state: Path) -> bool:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """What a file says; nothing, if it is not there or says nothing that can be understood."""
+    """The object in a JSON file; {} if it is missing or damaged."""
     try:
         found = read_json(path)
     except (OSError, ValueError):

@@ -1,1 +1,1 @@
-"""From texts to numbers that compare."""
+"""Metrics, likelihoods, and tests of significance."""

@@ -1,8 +1,8 @@
-"""Error rates: how many edits lead from what was said to what is right.
+"""Error rates: the number of edits that turn a hypothesis into its reference, in per cent.
 
-All are in per cent. Where several references are given, the nearest counts. Each rate is a ratio of two sums over the
-texts; what a text adds to them is a row of counts, so that a part of the texts, or some of them twice, can be scored
-without looking at them again (see `sixfold.scoring.significance`).
+Of several references, the nearest counts. Each rate is a ratio of two sums over the texts. The statistics of a text are
+its summands, so that any resample of the texts can be scored without reading them again (see
+`sixfold.scoring.significance`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 
 Hypotheses = Sequence[str]
-References = Sequence[Sequence[str]]  # for each hypothesis, all that would be right
+References = Sequence[Sequence[str]]  # for each hypothesis, all its references
 Items = Sequence[Hashable]
-PerText = Sequence[float]  # what one text, or several together, add to a metric's sums
+PerText = Sequence[float]  # the summands of one text, or of several together, in a metric's sums
 
 
 def check(hypotheses: Hypotheses, references: References) -> None:
@@ -33,8 +33,8 @@ def check(hypotheses: Hypotheses, references: References) -> None:
 
 def per_cent(rows: Sequence[PerText]) -> float:
     """100 · Σ first / Σ second. The sums are exact, so that the order of the texts makes no difference."""
-    part, whole = (math.fsum(column) for column in zip(*rows, strict=True))
-    return 100 * part / max(whole, 1)
+    part, total = (math.fsum(column) for column in zip(*rows, strict=True))
+    return 100 * part / max(total, 1)
 
 
 def edit_distance(left: Items, right: Items) -> int:
@@ -42,13 +42,13 @@ def edit_distance(left: Items, right: Items) -> int:
 
         d(i, j) = min(d(i−1, j) + 1,  d(i, j−1) + 1,  d(i−1, j−1) + [left_i ≠ right_j])
 
-    Neighbours in d differ by −1, 0 or 1. So a whole line d(·, j) is two large numbers, with a bit for each i: whether
-    it goes up there from i−1 to i, or down; the next line follows by a dozen operations on them (Myers 1999, in the
+    Neighbours in d differ by −1, 0 or 1. So a column d(·, j) is stored in two large integers with one bit for each i:
+    does d rise from i−1 to i, does it fall? The next column follows by a dozen operations on them (Myers 1999, in the
     form of Hyyrö 2003).
     """
     if not left:
         return len(right)
-    where = _places(left)
+    where = _bit_masks(left)
     every, last = (1 << len(left)) - 1, 1 << (len(left) - 1)
     up, down, distance = every, 0, len(left)  # d(i, 0) = i
     for item in right:
@@ -67,9 +67,9 @@ def common_length(left: Items, right: Items) -> int:
 
         c(i, j) = c(i−1, j−1) + 1 if left_i = right_j,  else max(c(i−1, j), c(i, j−1))
 
-    A line of c is one large number: a bit is 0 where c goes up from i−1 to i (Hyyrö 2004).
+    A column of c is one large integer: bit i is 0 where c rises from i−1 to i (Hyyrö 2004).
     """
-    where, every = _places(left), (1 << len(left)) - 1
+    where, every = _bit_masks(left), (1 << len(left)) - 1
     level = every
     for item in right:
         same = level & where.get(item, 0)
@@ -77,34 +77,34 @@ def common_length(left: Items, right: Items) -> int:
     return len(left) - level.bit_count()
 
 
-def _places(items: Items) -> dict[Hashable, int]:
-    """For each item a number that has a bit wherever it stands."""
+def _bit_masks(items: Items) -> dict[Hashable, int]:
+    """For each item the integer whose bit i is set if items[i] is that item."""
     where: dict[Hashable, int] = {}
-    for place, item in enumerate(items):
-        where[item] = where.get(item, 0) | 1 << place
+    for index, item in enumerate(items):
+        where[item] = where.get(item, 0) | 1 << index
     return where
 
 
 def word_error_rate(hypotheses: Hypotheses, references: References) -> dict[str, float]:
-    """Edits of words (whatever stands between spaces), over the words of the references."""
+    """Edits of words (separated by spaces), over the words of the references."""
     return {"word_error_rate": per_cent(word_errors(hypotheses, references))}
 
 
 def symbol_error_rate(hypotheses: Hypotheses, references: References) -> dict[str, float]:
-    """Edits of characters, spaces among them, over the characters of the references."""
+    """Edits of characters, including spaces, over the characters of the references."""
     return {"symbol_error_rate": per_cent(symbol_errors(hypotheses, references))}
 
 
 def exact_match(hypotheses: Hypotheses, references: References) -> dict[str, float]:
-    """How many hypotheses are one of their references, to the letter."""
+    """The share of hypotheses that are equal to one of their references."""
     return {"exact_match": per_cent(matches(hypotheses, references))}
 
 
 def pronunciation(hypotheses: Hypotheses, references: References) -> dict[str, float]:
-    """How many words are pronounced as no reference says; then the same with stress, and edits of phones.
+    """The share of words whose phones match no reference; the same with stress; and the phone error rate.
 
-    A pronunciation is phones with spaces between. Stress is the digit at a vowel's end: AH0, IY1. Edits
-    are counted without stress, to the nearest reference, over its phones.
+    A pronunciation is phones separated by spaces. Stress is the digit at the end of a vowel: AH0, IY1. The phone error
+    rate ignores stress and compares with the nearest reference.
     """
     return {
         "pronunciation": per_cent(mispronounced(hypotheses, references)),
@@ -124,13 +124,13 @@ def symbol_errors(hypotheses: Hypotheses, references: References) -> list[PerTex
 
 
 def matches(hypotheses: Hypotheses, references: References) -> list[PerText]:
-    """Of each text: whether it is right, and 1."""
+    """Of each text: 1 if it equals a reference, else 0; and 1."""
     check(hypotheses, references)
     return [(hypothesis in several, 1) for hypothesis, several in zip(hypotheses, references, strict=True)]
 
 
 def mispronounced(hypotheses: Hypotheses, references: References) -> list[PerText]:
-    """Of each word: whether its phones are wrong, and 1."""
+    """Of each word: 1 if its phones match no reference, else 0; and 1."""
     return _wrong(hypotheses, references, without_stress)
 
 
@@ -150,11 +150,11 @@ def _wrong(hypotheses: Hypotheses, references: References, split: Callable[[str]
 
 
 def _errors(hypotheses: Hypotheses, references: References, split: Callable[[str], Items]) -> list[PerText]:
-    """Edits and items of the nearest reference; the first, if several are equally near."""
+    """Of each text: edits and items of the nearest reference; of equally near ones, the first."""
     check(hypotheses, references)
     rows: list[PerText] = []
     for hypothesis, several in zip(hypotheses, references, strict=True):
-        said = split(hypothesis)
-        found = [(edit_distance(said, right), len(right)) for right in map(split, several)]
+        items = split(hypothesis)
+        found = [(edit_distance(items, right), len(right)) for right in map(split, several)]
         rows.append(min(found, key=lambda pair: pair[0]))
     return rows

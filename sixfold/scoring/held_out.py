@@ -1,4 +1,4 @@
-"""A run's own held-out text, scored as training validates: equal sources are one with several references."""
+"""A run's own held-out text, scored as in training: equal sources are merged into one with several references."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Loss:
-    """Of a text that is cut into windows, as a language model is trained on it."""
+    """The loss of a text that is cut into windows, as in the training of a language model."""
 
     log_prob: float
     tokens: int
-    bytes: int  # 0 where not every word is predicted
+    bytes: int  # of the text; 0 if the model does not predict every word
 
     def json(self) -> dict[str, Any]:
         loss = -self.log_prob / self.tokens
@@ -46,7 +46,7 @@ class Loss:
 
 
 def own_references(run: Run, config: Config, task: Task, tokenizers: Tokenizers, part: Split) -> list[Reference]:
-    """The texts of a part with their references; those of the validation are in the run itself."""
+    """The texts of a split with their references; those of the validation are stored in the run."""
     if part == "valid" and run.data.is_dir():
         found = open_prepared(run.data, tokenizers).references
     else:
@@ -59,7 +59,7 @@ def own_references(run: Run, config: Config, task: Task, tokenizers: Tokenizers,
 
 @torch.inference_mode()
 def own_loss(config: Config, task: Task, tokenizers: Tokenizers, model: Model, part: Split) -> Loss:
-    """The loss of a language model on a part, by the same windows as in validation."""
+    """The loss of a language model on a split, in the same windows as in validation."""
     sources = task.form.sources(config.data, part)
     if not sources:
         valid = ", or --part valid" if part == "test" and config.data.valid is not None else ""

@@ -1,10 +1,11 @@
-"""How well labels were predicted: accuracy, macro-F1, and precision, recall and F1 of each label.
+"""Metrics of predicted labels: accuracy, macro-F1, and precision, recall and F1 of each label.
 
     precision = TP / (TP + FP)      recall = TP / (TP + FN)      F1 = 2 TP / (2 TP + FP + FN)      where 0 / 0 is 0
 
-TP counts the texts that have the label and were given it, FP those that were given it wrongly, FN those that have it
-and were given another. Macro-F1 is the mean of F1 over all labels that occur, as the truth or as a prediction: a rare
-label counts as much as a frequent one. All are in per cent: the numbers of scikit-learn (`zero_division=0`), times 100.
+For one label, TP counts the texts that have it and are predicted to have it, FP those wrongly predicted to have it, FN
+those that have it and are predicted to have another. Macro-F1 is the mean of F1 over all labels that occur, as the
+truth or as a prediction: a rare label counts as much as a frequent one. All are in per cent: the numbers of
+scikit-learn (`zero_division=0`), times 100.
 
 Letters: C labels, N texts.
 """
@@ -28,7 +29,7 @@ Values = NDArray[Any]
 
 
 class LabelScore(NamedTuple):
-    """How well one label was predicted, in per cent."""
+    """The metrics of one label, in per cent."""
 
     precision: float
     recall: float
@@ -38,10 +39,10 @@ class LabelScore(NamedTuple):
 
 @dataclass(frozen=True)
 class LabelReport:
-    """All there is to know of predictions and the truth."""
+    """All metrics of a list of predictions."""
 
     labels: tuple[str, ...]  # C, sorted: those that occur, as the truth or as a prediction
-    confusion: Values  # (C, C): how often a text of the row's label was given the column's
+    confusion: Values  # (C, C): the number of texts by true label (row) and predicted label (column)
     accuracy: float
     macro_f1: float
     by_label: dict[str, LabelScore]
@@ -60,9 +61,9 @@ def label_report(predicted: Sequence[str], truth: Sequence[str]) -> LabelReport:
     check(predicted, truth)
     labels = tuple(sorted({*predicted, *truth}))
     confusion = _confusion(predicted, truth, labels)
-    right, given, there = np.diag(confusion), confusion.sum(0), confusion.sum(1)
-    columns = (_per_cent(right, given), _per_cent(right, there), _per_cent(2 * right, given + there))
-    scores = [LabelScore(*row) for row in zip(*(column.tolist() for column in (*columns, there)), strict=True)]
+    right, given, true = np.diag(confusion), confusion.sum(0), confusion.sum(1)
+    columns = (_per_cent(right, given), _per_cent(right, true), _per_cent(2 * right, given + true))
+    scores = [LabelScore(*row) for row in zip(*(column.tolist() for column in (*columns, true)), strict=True)]
     return LabelReport(
         labels=labels,
         confusion=confusion,
@@ -88,16 +89,16 @@ def _confusion(predicted: Sequence[str], truth: Sequence[str], labels: Sequence[
     return np.bincount(cells, minlength=len(labels) ** 2).reshape(len(labels), len(labels))
 
 
-def _per_cent(part: Values, whole: Values) -> Values:
-    """100 · part / whole, where 0 / 0 is 0."""
-    return 100 * part / np.maximum(whole, 1)
+def _per_cent(part: Values, total: Values) -> Values:
+    """100 · part / total, where 0 / 0 is 0."""
+    return 100 * part / np.maximum(total, 1)
 
 
 # As metrics, for tests of significance -------------------------------------------------------------------------------
 
 
 def macro_f1(labels: Sequence[str] | None = None) -> Metric:
-    """Macro-F1 as a function of sums over the texts (see `Metric`); without labels, of those that occur."""
+    """Macro-F1 as a function of sums over the texts (see `Metric`). The default labels are those that occur."""
     counts = partial(macro_f1_counts, labels=labels)
     return Metric("macro_f1", True, partial(_score, "macro_f1"), counts, macro_f1_of, with_labels=macro_f1)
 
@@ -111,14 +112,14 @@ def _score(name: str, predicted: Hypotheses, references: References) -> dict[str
 def _truth(predicted: Hypotheses, references: References) -> list[str]:
     check_references(predicted, references)
     if any(len(several) != 1 for several in references):
-        raise ValueError("a text has one label, and here are references with several")
+        raise ValueError("a text has one label, but some references have several; give one label for each text")
     return [label for (label,) in references]
 
 
 def macro_f1_counts(
     predicted: Hypotheses, references: References, labels: Sequence[str] | None = None
 ) -> list[PerText]:
-    """Of each text (N, 3 C): for each label whether it was given rightly, whether it was given, whether it is true."""
+    """Of each text (N, 3 C), for each label 0 or 1: predicted and true, predicted, true."""
     truth = _truth(predicted, references)
     labels = sorted({*predicted, *truth}) if labels is None else labels
     index = {label: number for number, label in enumerate(labels)}
@@ -127,18 +128,18 @@ def macro_f1_counts(
             raise ValueError(unknown("label", label, labels))
     counts = np.zeros((len(truth), 3, len(labels)))
     texts = np.arange(len(truth))
-    given, there = (np.array([index[label] for label in each]) for each in (predicted, truth))
-    counts[texts, 0, given] = given == there
+    given, true = (np.array([index[label] for label in each]) for each in (predicted, truth))
+    counts[texts, 0, given] = given == true
     counts[texts, 1, given] = 1
-    counts[texts, 2, there] = 1
+    counts[texts, 2, true] = 1
     return [row.ravel().tolist() for row in counts]
 
 
 def macro_f1_of(rows: Sequence[PerText]) -> float:
-    """The macro-F1 of texts by their counts; labels that do not occur in them have no part in it."""
-    right, given, there = np.sum(np.asarray(rows, np.float64), 0).reshape(3, -1)
-    occurs = given + there > 0
-    return float(np.mean(_per_cent(2 * right, given + there)[occurs])) if occurs.any() else 0.0
+    """The macro-F1 of texts by their counts, over the labels that occur in them."""
+    right, given, true = np.sum(np.asarray(rows, np.float64), 0).reshape(3, -1)
+    occurs = given + true > 0
+    return float(np.mean(_per_cent(2 * right, given + true)[occurs])) if occurs.any() else 0.0
 
 
 LABEL_METRICS = (Metric("accuracy", True, partial(_score, "accuracy"), matches), macro_f1())

@@ -1,11 +1,11 @@
-"""How probable a model finds texts that somebody else wrote: teacher-forced log-probabilities.
+"""The likelihood of given texts under a model: teacher-forced log-probabilities.
 
-    log p(target | source) = Σ_t log p(y_t | y_1 … y_t−1, source), the end of the text being the last y
+    log p(target | source) = Σ_t log p(y_t | y_1 … y_t−1, source), where the last y is EOS
 
-A decoder alone has no source. Without smoothing, dropout and auxiliary losses. Which texts share a batch makes no
-difference.
+A decoder alone has no source. There is no smoothing, no dropout and no auxiliary loss, and the numbers do not depend on
+which texts share a batch.
 
-Letters: B rows, L tokens of a target with its end, D model width, N tokens of all targets, V words.
+Letters: B rows, L tokens of a target with EOS, D model width, N tokens of all targets, V words.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from sixfold.text.tokenizer import Tokenizers
 SourceAndTarget = tuple[str | None, str]  # source and target; None for a decoder alone
 Ids = Sequence[int]
 
-_WINDOW, _WINDOW_CHARACTERS = 4096, 1 << 20  # of pairs that are sorted by length
+_WINDOW, _WINDOW_CHARACTERS = 4096, 1 << 20  # most pairs, and characters, that are sorted by length together
 
 
 class Likelihood(NamedTuple):
-    """Of one target."""
+    """The likelihood of one target."""
 
-    log_prob: float  # of its tokens and its end; the natural logarithm
-    tokens: int  # how many these are, the end among them
-    bytes: int  # of the text in UTF-8, without a line's end
-    note: str = ""  # what a person should know
+    log_prob: float  # of its tokens and EOS; the natural logarithm
+    tokens: int  # with EOS
+    bytes: int  # of the text in UTF-8, without the line end
+    note: str = ""  # a remark for the user: unknown tokens
 
     @property
     def perplexity(self) -> float:
@@ -56,22 +56,22 @@ class Likelihood(NamedTuple):
 
 @dataclass(frozen=True)
 class Perplexity:
-    """Of many targets together."""
+    """The perplexity of many targets together."""
 
     texts: int
     log_prob: float
     tokens: int
     bytes: int
-    unknown: int  # texts that have tokens the vocabulary lacks
+    unknown: int  # texts with tokens that are not in the vocabulary
 
     @property
     def per_token(self) -> float:
-        """exp(−log p / tokens). Compares models of one vocabulary only."""
+        """exp(−log p / tokens). Comparable between models with the same vocabulary only."""
         return perplexity_of(-self.log_prob / self.tokens)
 
     @property
     def bits_per_byte(self) -> float | None:
-        """−log₂ p / bytes. Compares models of any vocabulary; None if all texts are empty."""
+        """−log₂ p / bytes. Comparable between models with any vocabulary; None if all texts are empty."""
         return -self.log_prob / math.log(2) / self.bytes if self.bytes else None
 
     def json(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class Perplexity:
 
 
 def perplexity(likelihoods: Iterable[Likelihood]) -> Perplexity:
-    """All of them together; they are not kept."""
+    """The sums over all texts, in one pass: the iterable may be a stream."""
     texts, log_prob, tokens, size, unknown = 0, 0.0, 0, 0, 0
     for each in likelihoods:
         texts, log_prob, tokens, size = texts + 1, log_prob + each.log_prob, tokens + each.tokens, size + each.bytes
@@ -100,13 +100,13 @@ def perplexity(likelihoods: Iterable[Likelihood]) -> Perplexity:
 def likelihood(
     model: Model, tokenizers: Tokenizers, pairs: Iterable[SourceAndTarget], batch_tokens: int = 4096
 ) -> Iterator[Likelihood]:
-    """Of each target given its source, in order; pairs are read as they are needed.
+    """The likelihood of each target given its source, in order; pairs are read as they are needed.
 
-    As many are scored together as have at most `batch_tokens` tokens on either side, with padding. A pair that the
-    model can't read, or that alone has more, is an error that names its line.
+    A batch has at most `batch_tokens` tokens on either side, with padding. A pair that the model can't read, or that
+    has more tokens by itself, is an error that names its line.
     """
     if not model.writes_text:
-        raise ValueError(f"only a model that writes text knows how likely a text is, and this one is {model.kind}")
+        raise ValueError(f"the likelihood of a text needs a model that writes text, and this one is {model.kind}")
     if batch_tokens < 1:
         raise ValueError(f"batch_tokens must be positive, got {batch_tokens}")
     sides = {"source": ("encoder", tokenizers.source)} if model.reads_source else {}
@@ -123,7 +123,7 @@ class _Row(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Of the longer side, with BOS or EOS."""
+        """Tokens of the longer side, with BOS or EOS."""
         return 1 + max(len(self.target), len(self.source or ()))
 
 
@@ -147,7 +147,7 @@ def _stream(
 
 
 def _windows(pairs: Iterable[SourceAndTarget]) -> Iterator[list[SourceAndTarget]]:
-    """Pairs by the thousand, or fewer where they are long."""
+    """Lists of at most 4,096 pairs; shorter lists where the texts are long."""
     window: list[SourceAndTarget] = []
     characters = 0
     for source, target in pairs:
@@ -181,18 +181,18 @@ def _check_length(model: Model, row: _Row, number: int, batch_tokens: int) -> No
         length, limit = len(ids) + 1, model.limits.get(stack)
         if limit is not None and length > limit:
             raise ValueError(
-                f"line {number}: the {side} has {length:,} tokens with its end, "
-                f"but this model can tell only {limit:,} places apart; leave the line out, or shorten it"
+                f"line {number}: the {side} has {length:,} tokens with EOS, "
+                f"but this model has only {limit:,} positions; leave the line out, or shorten it"
             )
         if length > batch_tokens:
             raise ValueError(
-                f"line {number}: the {side} has {length:,} tokens with its end, more than batch_tokens "
+                f"line {number}: the {side} has {length:,} tokens with EOS, more than batch_tokens "
                 f"({batch_tokens:,}), which bounds the memory; raise it, or leave the line out"
             )
 
 
 def _batches(rows: Sequence[_Row], batch_tokens: int) -> Iterator[list[int]]:
-    """Places of rows of like length: how many they are times the longest side is at most `batch_tokens`."""
+    """Indices of rows of similar length: their number times the longest side is at most `batch_tokens`."""
     batch: list[int] = []
     for index in sorted(range(len(rows)), key=lambda index: (-rows[index].length, -len(rows[index].target))):
         if batch and (len(batch) + 1) * rows[batch[0]].length > batch_tokens:
@@ -204,7 +204,7 @@ def _batches(rows: Sequence[_Row], batch_tokens: int) -> Iterator[list[int]]:
 
 
 def token_log_probs(model: Any, sources: Sequence[Ids] | None, targets: Sequence[Ids]) -> list[list[float]]:
-    """In one pass, the log-probability of each token of each target, and then of its end.
+    """In one pass, the log-probability of each token of each target, and of EOS after it.
 
     Ids are without BOS and EOS; sources are None for a decoder alone.
     """

@@ -1,4 +1,4 @@
-"""What a metric is. torch and sacreBLEU are not imported."""
+"""The type of all metrics. torch and sacreBLEU are not imported."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ def no_signature(references: References) -> str:
 
 @dataclass(frozen=True)
 class Metric:
-    """A way to score texts. In per cent, all of them.
+    """A way to score texts, in per cent.
 
-    `score` gives the metric under its own name first, and then what else is known of it. The metric itself is a
-    function of sums over the texts: `total(statistics(hypotheses, references))` is the same number, and since rows can
-    be added up before, any choice of texts is scored without reading them again.
+    `score` returns the metric under its own name first, then related numbers. The metric is a function of sums over the
+    texts: `total(statistics(hypotheses, references))` is the same number, and so any sample of the texts can be scored
+    by summing rows, without reading the texts again.
     """
 
     name: str
     higher_is_better: bool
     score: Callable[[Hypotheses, References], dict[str, float]]
-    statistics: Callable[[Hypotheses, References], list[PerText]]  # of each text, numbers that can be summed
-    total: Callable[[Sequence[PerText]], float] = per_cent  # the score of rows of them
-    signature: Callable[[References], str] = no_signature  # how it was computed, for others to compare
-    with_labels: Callable[[Sequence[str]], Metric] | None = None  # of labels: so that rows of two systems can be mixed
+    statistics: Callable[[Hypotheses, References], list[PerText]]  # a row of summands for each text
+    total: Callable[[Sequence[PerText]], float] = per_cent  # the score of such rows
+    signature: Callable[[References], str] = no_signature  # the settings it was computed with
+    with_labels: Callable[[Sequence[str]], Metric] | None = None  # fixes the labels, to mix rows of two systems

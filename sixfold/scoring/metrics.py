@@ -1,4 +1,4 @@
-"""The table of metrics, by the names a configuration knows. torch and sacreBLEU are not imported."""
+"""The table of metrics, by their names in a configuration. torch and sacreBLEU are not imported."""
 
 from __future__ import annotations
 

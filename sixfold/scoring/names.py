@@ -1,4 +1,4 @@
-"""The names of all metrics, without what computes them: metrics.py has that."""
+"""The names of all metrics; metrics.py has the functions that compute them."""
 
 TEXT_METRICS = (  # of texts that a model writes
     "bleu",

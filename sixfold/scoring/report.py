@@ -1,4 +1,4 @@
-"""Files and lists of texts to rows of a report: what `sixfold score` prints."""
+"""Scores of files and lists of texts, as the rows that `sixfold score` prints."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from sixfold.scoring.significance import Comparison, Estimate, compare
 from sixfold.text.sources import read_lines, read_parallel
 
 DEFAULT = "bleu,chrf,ter"
-FAMILIES = {"rouge": ("rouge1", "rouge2", "rougeL")}  # names that stand for several
+FAMILIES = {"rouge": ("rouge1", "rouge2", "rougeL")}  # names of several metrics together
 
 
 @dataclass(frozen=True)
 class Result:
-    """One number, and how it came about."""
+    """One score, and the settings it was computed with."""
 
     name: str
     value: float
@@ -53,7 +53,7 @@ def read_texts(path: Path) -> list[str]:
 
 
 def stream_texts(path: Path) -> Iterator[str]:
-    """The same, as they are needed."""
+    """The lines of a file, read as they are needed."""
     if not path.exists() or path.is_dir():
         raise ValueError(f"there is no file {str(path)!r}")
     return (line.removesuffix("\n") for line in read_lines(path))
@@ -62,8 +62,8 @@ def stream_texts(path: Path) -> Iterator[str]:
 def stream_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
     """The lines of two files side by side, as they are needed.
 
-    Files are read through once before, so that not half of the work is done when one of them turns out to be shorter.
-    What can't be read twice, such as a pipe, is told of where it ends.
+    The lines are counted first, so that files of different length are refused before any work. A pipe, which can't be
+    read twice, is refused where the shorter one ends.
     """
     if source.is_file() and target.is_file():
         check_counts({path: sum(1 for _ in stream_texts(path)) for path in (source, target)})
@@ -71,7 +71,7 @@ def stream_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
 
 
 def read_references(paths: Sequence[Path], like: Path | None = None, lines: int | None = None) -> list[tuple[str, ...]]:
-    """For each line, what the files say there; all must have as many lines as `like`, if one is named."""
+    """For each line, its references in all files; these must have as many lines as the file `like`, if given."""
     if not paths:
         raise ValueError("there is nothing to score against: give at least one file of references (--ref FILE)")
     files = [read_texts(path) for path in paths]
@@ -86,12 +86,12 @@ def check_counts(lines: dict[Path, int]) -> None:
     for path, other in others:
         if other != number:
             raise ValueError(
-                f"{first} has {number:,} lines, but {path} has {other:,}: line for line, they must belong together"
+                f"{first} has {number:,} lines, but {path} has {other:,}: each line must belong to the same line there"
             )
 
 
 def score_texts(hypotheses: Hypotheses, references: References, metrics: Iterable[Metric]) -> list[Result]:
-    """Every number of every metric."""
+    """All numbers of all metrics."""
     return [
         Result(name, value, signature, metric.higher_is_better)
         for metric in metrics
@@ -110,7 +110,7 @@ def compare_texts(
 
 
 def comparison_rows(comparison: Comparison, first: str = "first", second: str = "second") -> list[tuple[str, str, str]]:
-    """What, its value, and its 95 % interval or what there is to say."""
+    """Rows of a name, a value, and its 95 % interval or a remark."""
     randomisation = "all exchanges" if comparison.exact else f"{comparison.trials:,} trials"
     rows = [
         (f"{comparison.metric} of {first}", *_shown(comparison.first)),

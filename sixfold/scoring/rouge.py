@@ -1,21 +1,21 @@
-"""ROUGE-1, ROUGE-2 and ROUGE-L (Lin 2004), the usual scores of summaries: F1 in per cent, the mean over the texts.
+"""ROUGE-1, ROUGE-2 and ROUGE-L (Lin 2004), the usual metrics of summaries: F1 in per cent, the mean over the texts.
 
 For a hypothesis and a reference, as lists of words,
 
-    ROUGE-n    matches = n-grams that they have in common, each as often as in the one that has it less often
+    ROUGE-n    matches = common n-grams, each counted as often as in the text where it is rarer
                P = matches / n-grams of the hypothesis        R = matches / n-grams of the reference
-    ROUGE-L    matches = length of their longest common subsequence, over the whole text, line breaks or not
+    ROUGE-L    matches = length of their longest common subsequence, over the complete text, across line breaks
                P = matches / words of the hypothesis          R = matches / words of the reference
 
     F1 = 2 P R / (P + R), and 0 where nothing matches, as in an empty text
 
-Of several references the one with the best F1 counts, for each score by itself. The text is put in lower case; a word
-is a run of letters, their accents and vowel signs, and digits, of any script; everything else (punctuation, "_", "'")
-only separates. Nothing is stemmed. A script that has no spaces yields one word per run: use chrF for it.
+Of several references, the one with the best F1 counts, for each metric separately. The text is lower-cased; a word is a
+run of letters, combining marks and digits of any script; everything else (punctuation, "_", "'") separates words.
+Nothing is stemmed. A script without spaces yields one word per run: use chrF for it.
 
-On text whose letters are all a–z this is, but for the factor of 100, the `fmeasure` of rouge1, rouge2 and rougeL in
-Google's package rouge_score with use_stemmer=False, averaged over the texts. That package takes every other letter for
-a separator (über becomes "ber"), so on other text the numbers differ.
+On text whose letters are all a–z this is 100 times the `fmeasure` of rouge1, rouge2 and rougeL in Google's package
+rouge_score with use_stemmer=False, averaged over the texts. That package treats every other letter as a separator (über
+becomes "ber"), so on other text the numbers differ.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ def rouge_l(hypotheses: Hypotheses, references: References) -> dict[str, float]:
 
 def rouge1_each(hypotheses: Hypotheses, references: References) -> list[PerText]:
     """Of each text: its F1 from 0 to 1, and 1."""
-    return _each(hypotheses, references, lambda said, right: _n_grams(said, right, 1))
+    return _each(hypotheses, references, lambda hypothesis, reference: _n_grams(hypothesis, reference, 1))
 
 
 def rouge2_each(hypotheses: Hypotheses, references: References) -> list[PerText]:
-    return _each(hypotheses, references, lambda said, right: _n_grams(said, right, 2))
+    return _each(hypotheses, references, lambda hypothesis, reference: _n_grams(hypothesis, reference, 2))
 
 
 def rouge_l_each(hypotheses: Hypotheses, references: References) -> list[PerText]:
-    return _each(hypotheses, references, lambda said, right: _f1(common_length(said, right), len(said), len(right)))
+    return _each(hypotheses, references, lambda left, right: _f1(common_length(left, right), len(left), len(right)))
 
 
 def rouge_signature(references: References) -> str:
@@ -79,16 +79,16 @@ def _each(hypotheses: Hypotheses, references: References, f1: Callable[[WordList
     check(hypotheses, references)
     rows: list[PerText] = []
     for hypothesis, several in zip(hypotheses, references, strict=True):
-        said = words(hypothesis)
-        rows.append((max(f1(said, words(reference)) for reference in several), 1))
+        split = words(hypothesis)
+        rows.append((max(f1(split, words(reference)) for reference in several), 1))
     return rows
 
 
-def _n_grams(said: WordList, right: WordList, n: int) -> float:
-    mine, theirs = (Counter(zip(*(text[i:] for i in range(n)), strict=False)) for text in (said, right))
-    return _f1((mine & theirs).total(), mine.total(), theirs.total())
+def _n_grams(hypothesis: WordList, reference: WordList, n: int) -> float:
+    left, right = (Counter(zip(*(text[i:] for i in range(n)), strict=False)) for text in (hypothesis, reference))
+    return _f1((left & right).total(), left.total(), right.total())
 
 
-def _f1(matches: int, said: int, right: int) -> float:
-    """2 P R / (P + R) = 2 matches / (said + right)"""
-    return 2 * matches / (said + right) if matches else 0.0
+def _f1(matches: int, left: int, right: int) -> float:
+    """2 P R / (P + R) = 2 matches / (left + right)"""
+    return 2 * matches / (left + right) if matches else 0.0

@@ -1,20 +1,21 @@
-"""Whether one system is better than another, or only luckier with these texts.
+"""Tests of significance: is one system better than another, or only luckier on these texts?
 
-Both systems wrote about the same sources and are scored against the same references; d is the second's score less the
-first's. All metrics are functions of sums over the texts, so a trial adds up rows of numbers and reads no text.
+Both systems read the same sources and are scored against the same references; d is the second system's score
+minus the first's. All metrics are functions of sums over the texts, so a trial adds up rows of numbers and reads no
+text.
 
-Paired bootstrap (Koehn 2004): draw as many texts as there are, with replacement, and score both systems on the draw.
-    interval   from the 2.5th to the 97.5th of 100 parts of the d that were drawn (and so for each system's score)
-    p          2 · (1 + how often d ≤ 0, or how often d ≥ 0, whichever is less) / (1 + draws), at most 1
+Paired bootstrap (Koehn 2004): draw N of the N texts with replacement, and score both systems on the draw.
+    interval   from the 2.5th to the 97.5th percentile of d over the draws (likewise for each system's score)
+    p          2 · (1 + min(draws with d ≤ 0, draws with d ≥ 0)) / (1 + draws), at most 1
 
-Approximate randomisation (Noreen 1989; Riezler and Maxwell 2005): if the systems were alike, it would not matter which
-of them wrote a text. So toss a coin for each text, and exchange the two where it falls on heads.
-    p          (1 + how often |d| is at least what it really is) / (1 + trials)
+Approximate randomisation (Noreen 1989; Riezler and Maxwell 2005): under the null hypothesis it does not matter which
+system wrote a text. So exchange the two systems' texts at random, each with probability ½.
+    p          (1 + trials with |d| at least the observed |d|) / (1 + trials)
 
-Both are two-sided, and the ones that are added count what was really seen as one of the trials, without which p could
-be 0. Where all ways to exchange are no more than the trials, each of them is tried once, and p is exact.
+Both are two-sided. The added 1 counts the observation itself as a trial; without it p could be 0. If there are no more
+ways to exchange (2^N) than trials, each way is tried once, and p is exact.
 
-Letters: N texts, K numbers of each, T trials.
+Letters: N texts, K numbers for each text, T trials.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from sixfold.scoring.metric import Metric
 
 Values = NDArray[Any]
 
-_CELLS = 1 << 22  # of T × N numbers that exist at one time
-_EQUAL = 1e-9  # per cent: less than this is rounding
+_CELLS = 1 << 22  # largest T × N in memory at once
+_EQUAL = 1e-9  # per cent: smaller differences are rounding errors
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,12 @@ class Comparison:
     p_randomisation: float
     resamples: int
     trials: int  # 2^texts if `exact`
-    exact: bool  # every way to exchange texts was tried
+    exact: bool  # whether every way to exchange texts was tried
     seed: int
 
     @property
     def better(self) -> str:
-        """ "first", "second" or "neither": whose score is better, be it by chance."""
+        """ "first", "second" or "neither": whose score is better, significantly or not."""
         if abs(self.difference.value) <= _EQUAL:
             return "neither"
         return "second" if (self.difference.value > 0) == self.higher_is_better else "first"
@@ -83,7 +84,7 @@ def compare(
     trials: int = 10_000,
     seed: int = 1,
 ) -> Comparison:
-    """Both tests of two systems' texts; for metrics with several numbers, of the one that bears their name."""
+    """Both tests of two systems' texts; a metric with several numbers is tested by the one under its own name."""
     if min(resamples, trials) < 1:
         raise ValueError(f"a test needs at least one trial, got {resamples} resamples and {trials} trials")
     table_2NK, values = _statistics(first, second, references, metric)
@@ -113,7 +114,7 @@ def compare(
 
 
 def _statistics(first: Hypotheses, second: Hypotheses, references: References, metric: Metric) -> tuple[Values, Values]:
-    """Of each system: a row for each text (2, N, K), and the score (2,)."""
+    """For each system a row per text (2, N, K), and the score (2,)."""
     for texts in (first, second):
         check(texts, references)
     rows = [metric.statistics(texts, references) for texts in (first, second)]
@@ -129,7 +130,7 @@ def _with_difference(pair: Values) -> tuple[Values, Values, Values]:
 
 
 def resampled(texts: int, number: int, generator: np.random.Generator) -> Iterator[Values]:
-    """How often each text is in each draw: (T, N), some draws at a time."""
+    """How often each text is in each draw: (T, N), in chunks of draws."""
     for rows in _portions(texts, number):
         drawn = generator.integers(texts, size=(rows, texts))
         cells = drawn + texts * np.arange(rows)[:, None]
@@ -137,13 +138,13 @@ def resampled(texts: int, number: int, generator: np.random.Generator) -> Iterat
 
 
 def exchanges(texts: int, number: int, generator: np.random.Generator) -> Iterator[Values]:
-    """For each trial, which texts are exchanged (1) and which are not (0): (T, N), some trials at a time."""
+    """For each trial, which texts are exchanged (1) and which are not (0): (T, N), in chunks of trials."""
     for rows in _portions(texts, number):
         yield generator.integers(2, size=(rows, texts), dtype=np.uint8).astype(np.float64)
 
 
 def every_exchange(texts: int) -> Iterator[Values]:
-    """All 2^N of them."""
+    """All 2^N ways to exchange texts: (T, N), in chunks."""
     for rows in np.array_split(np.arange(2**texts), -(-(2**texts) * texts // _CELLS)):
         yield (rows[:, None] >> np.arange(texts) & 1).astype(np.float64)
 
@@ -155,12 +156,12 @@ def _portions(texts: int, number: int) -> Iterator[int]:
 
 
 def bootstrap_scores(table_2NK: Values, metric: Metric, times_TN: Values) -> Values:
-    """Both systems' scores (2, T) where each text counts so many times."""
+    """Both systems' scores (2, T), where text n of trial t counts times_TN[t, n] times."""
     return np.array([_totals(metric, times_TN @ table_NK) for table_NK in table_2NK])
 
 
 def exchanged_scores(table_2NK: Values, metric: Metric, coins_TN: Values) -> Values:
-    """The scores (2, T) of the two after exchanging the texts whose coin is 1."""
+    """Both systems' scores (2, T) after exchanging the texts whose coin is 1."""
     moved_TK = coins_TN @ (table_2NK[1] - table_2NK[0])
     first_K, second_K = table_2NK.sum(1)
     return np.array([_totals(metric, first_K + moved_TK), _totals(metric, second_K - moved_TK)])
@@ -171,12 +172,12 @@ def _totals(metric: Metric, sums_TK: Values) -> list[float]:
 
 
 def p_of_draws(differences_T: Values) -> float:
-    """How surprising it is that these are not around 0."""
+    """The two-sided p-value of the paired bootstrap."""
     rarer = min(int((differences_T <= _EQUAL).sum()), int((differences_T >= -_EQUAL).sum()))
     return min(1.0, 2 * (1 + rarer) / (1 + len(differences_T)))
 
 
 def p_of_exchanges(differences_T: Values, real: float, exact: bool) -> float:
-    """How surprising a difference is, if these are what chance alone makes."""
+    """The two-sided p-value of a difference, given those of random exchanges."""
     as_large = int((np.abs(differences_T) >= abs(real) - _EQUAL).sum())
     return as_large / len(differences_T) if exact else (1 + as_large) / (1 + len(differences_T))

@@ -1,4 +1,4 @@
-"""Sizes and modifications → a Spec that was built once, without memory, to see that it holds together."""
+"""Sizes and modifications → a Spec, checked by building the model once on the meta device, without memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sixfold.spec.registry import Chosen, changed_slots, choose, find
 from sixfold.spec.spec import SLOTS, Spec
 from sixfold.transformer import Position
 
-# Who reads a slot in the plain Transformer: to be named where its replacement does not.
+# The default reader of each slot, for the error when a replacement ignores the slot.
 _READER = {
     "position": "input",
     "embedding": "tables",
@@ -37,13 +37,13 @@ _READER = {
 
 _MOST = 100  # modifications of one model
 
-# What a model with one stack has no use for.
+# Slots that a model with one stack does not read.
 _OF_TWO_STACKS = ("cross", "decoder_layer", "decoder_stack", "bridge")
 
 
 @dataclass(frozen=True)
 class Assembly:
-    """What a model is made of; enough to make it again."""
+    """All that is needed to build a model again."""
 
     model: type[nn.Module]
     sizes: Sizes
@@ -63,15 +63,15 @@ def assemble(sizes: Sizes, modifications: Iterable[Any], model: type[nn.Module])
 
 
 def outline(sizes: Sizes, modifications: Iterable[Any], model: type[nn.Module]) -> tuple[Assembly, Any]:
-    """Apply the modifications in turn, and check the result. → how to make the model, and the model on `meta`
+    """Apply the modifications in turn, and check the result. → the assembly, and the model on `meta`
 
-    A ValueError says so if two of them claim one slot, if a slot was set and the model never reads it,
-    if a position acts where the chosen attention never asks it, if a stack shortens the text and another part
-    needs it whole, or if a part refuses its place.
+    A ValueError is raised if two modifications fill one slot, if the model never reads a slot that was set, if the
+    chosen attention never calls a method of the position (rotate, bias, values), if a stack shortens the text while
+    another part needs its full length, or if a part refuses its place.
     """
     if not isinstance(sizes, Sizes):
         raise ValueError(f"sizes must be sixfold.Sizes, got {type(sizes).__name__}")
-    chosen = tuple(choose(wish) for wish in _wishes(modifications))
+    chosen = tuple(choose(entry) for entry in _entries(modifications))
     spec, owner = _apply(Spec(sizes=sizes), chosen)
     recording = _Recording(spec)
     with torch.device("meta"), SkipInitOnMeta():
@@ -89,46 +89,46 @@ def resized(assembly: Assembly, sizes: Sizes, bytes: int) -> Assembly:  # noqa: 
     return replace(assembly, sizes=sizes, spec=spec, bytes=bytes)
 
 
-def _wishes(modifications: Any) -> list[Any]:
+def _entries(modifications: Any) -> list[Any]:
     """One or several, in any form that `choose` reads."""
     if isinstance(modifications, str | Chosen):
         return [modifications]
     if isinstance(modifications, Mapping):
         return list(modifications.items())
     if isinstance(modifications, Iterable):
-        wishes = list(islice(modifications, _MOST + 1))
-        if len(wishes) > _MOST:
+        entries = list(islice(modifications, _MOST + 1))
+        if len(entries) > _MOST:
             raise ValueError(f"a model can have at most {_MOST} modifications")
-        return wishes
+        return entries
     raise ValueError(f"modifications must be a list of names, got {quoted(modifications)}")
 
 
 def _apply(spec: Spec, chosen: Iterable[Chosen]) -> tuple[Spec, dict[str, str]]:
-    """→ the Spec, and which modification set each slot that was set."""
+    """→ the Spec, and for each slot that was set the name of the modification that set it."""
     owner: dict[str, str] = {}
-    for wish in chosen:
-        if wish.name in owner.values():
-            raise ValueError(f"modification {wish.name!r} is listed twice")
-        changed = find(wish.name).change(spec, **wish.options)
+    for each in chosen:
+        if each.name in owner.values():
+            raise ValueError(f"modification {each.name!r} is listed twice")
+        changed = find(each.name).change(spec, **each.options)
         if not isinstance(changed, Spec):
-            raise ValueError(f"modification {wish.name!r} must return a Spec, got {type(changed).__name__}")
+            raise ValueError(f"modification {each.name!r} must return a Spec, got {type(changed).__name__}")
         if changed.sizes != spec.sizes:
-            raise ValueError(f"modification {wish.name!r} changes sizes; a modification may only fill slots")
+            raise ValueError(f"modification {each.name!r} changes sizes; a modification may only fill slots")
         for slot in changed_slots(spec, changed):
             if slot in owner:
-                raise ValueError(f"{owner[slot]!r} and {wish.name!r} both fill the slot {slot!r}; choose one of them")
-            owner[slot] = wish.name
+                raise ValueError(f"{owner[slot]!r} and {each.name!r} both fill the slot {slot!r}; choose one of them")
+            owner[slot] = each.name
         spec = changed
     return spec, owner
 
 
 class _Recording(Spec):
-    """A Spec that remembers which slots were read. (`replace` reads them all.)"""
+    """A Spec that records which slots were read. (`replace` reads them all.)"""
 
     reads: set[str]
 
     def __init__(self, spec: Spec | None = None, **values: Any):
-        """Of a Spec; or, where a part calls `replace` on a recording one, of single values."""
+        """Copy a Spec; or take single values, when a part calls `replace` on a recording Spec."""
         object.__setattr__(self, "reads", set())
         for f in fields(Spec):
             object.__setattr__(self, f.name, getattr(spec, f.name) if spec else values[f.name])
@@ -143,7 +143,7 @@ def _all_read(spec: Spec, owner: dict[str, str], reads: set[str], model: type[nn
     used = {owner[slot] for slot in owner.keys() & reads}
     for slot in sorted(owner.keys() - reads):
         if slot in _OF_TWO_STACKS and "decoder_stack" not in reads and owner[slot] in used:
-            continue  # one half of a modification of both stacks
+            continue  # the modification changes both stacks, and the model has one of them
         reader = _READER.get(slot)
         if reader in owner:
             why = f"{_name(getattr(spec, reader))}, which {owner[reader]!r} put into the slot {reader!r}, ignores it"
@@ -153,7 +153,7 @@ def _all_read(spec: Spec, owner: dict[str, str], reads: set[str], model: type[nn
 
 
 def _all_heard(model: nn.Module) -> None:
-    """What a part declares must reach those whom it concerns."""
+    """Raise a ValueError if a part declares a property without being a ModelPart: its declaration would be ignored."""
     for part in model.modules():
         if name := unheard(part):
             raise ValueError(
@@ -163,23 +163,25 @@ def _all_heard(model: nn.Module) -> None:
 
 
 def _lengths_fit(model: nn.Module, owner: dict[str, str]) -> None:
-    """Nobody shortens what another part needs whole."""
+    """Raise a ValueError if a stack shortens the states while another part needs one length in all layers."""
     parts = [declared(m) for m in model.modules()]
     if any(part.needs_one_length for part in parts) and not all(part.keeps_length for part in parts):
         mixing, short = owner.get("bridge", "the bridge"), owner.get("stack", "the encoder")
-        raise ValueError(f"{mixing!r} adds up the states of all encoder layers, and {short!r} shortens them")
+        raise ValueError(
+            f"{mixing!r} adds up the states of all encoder layers, and {short!r} shortens them; choose one of them"
+        )
 
 
 def _positions_act(model: nn.Module, owner: dict[str, str]) -> None:
-    """Wherever a position acts, somebody must call it there."""
-    asked = {place for m in model.modules() for place in declared(m).position_places}
+    """Raise a ValueError if a position implements a method (rotate, bias, values) that no attention calls."""
+    called = {method for m in model.modules() for method in declared(m).position_places}
     for position in {type(m) for m in model.modules() if isinstance(m, Position)}:
-        for place in ("rotate", "bias", "values"):
-            if position.fills(place) and place not in asked:
+        for method in ("rotate", "bias", "values"):
+            if position.fills(method) and method not in called:
                 attention = owner.get("attention") or owner.get("encoder_layer") or "this model"
                 raise ValueError(
-                    f"{owner.get('position', position.__name__)!r} acts by {place!r}, "
-                    f"but the attention of {attention!r} never asks for that"
+                    f"{owner.get('position', position.__name__)!r} acts by {method!r}, "
+                    f"but the attention of {attention!r} never calls that; choose another position or attention"
                 )
 
 

@@ -1,4 +1,4 @@
-"""Modules that a program written for version 0.1 may import, and where their contents are now."""
+"""Modules of version 0.1, and the modules that hold their contents now."""
 
 from __future__ import annotations
 
@@ -70,6 +70,6 @@ _NOW_IN = {
 
 
 def where_now(error: ImportError) -> str:
-    """The advice for an import that failed because version 0.2 moved the module; empty if it did not."""
+    """Advice for an import that failed because version 0.2 moved the module; otherwise empty."""
     now = _NOW_IN.get(error.name or "")
     return "" if now is None else f"; since version 0.2 its contents are in {now}"

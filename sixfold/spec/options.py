@@ -11,21 +11,21 @@ from sixfold.core.quote import quoted
 _MOST_VALUES = 1000  # of one option
 
 
-def pairs(text: str, wish: str) -> dict[str, str]:
-    """ "key=value,key=value" """
+def pairs(text: str, given: str) -> dict[str, str]:
+    """Options from "key=value,key=value"; errors quote `given`, the text with its name."""
     options: dict[str, str] = {}
     for pair in text.split(",") if text else []:
         key, equals, value = (word.strip() for word in pair.partition("="))
         if not equals:
-            raise ValueError(f"{quoted(wish)}: expected NAME:key=value,key=value, got {quoted(pair)}")
+            raise ValueError(f"{quoted(given)}: expected NAME:key=value,key=value, got {quoted(pair)}")
         if key in options:
-            raise ValueError(f"{quoted(wish)}: {quoted(key)} is given twice")
+            raise ValueError(f"{quoted(given)}: {quoted(key)} is given twice")
         options[key] = value
     return options
 
 
 def read_value(value: Any, kind: Any, what: str) -> Any:
-    """A value as its declared type, from text or as it came from Python or YAML."""
+    """Convert a value, given as text or by Python or YAML, to its declared type."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
         for argument in arguments:

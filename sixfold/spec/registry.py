@@ -38,7 +38,7 @@ class Modification:
 
     change: Callable[..., Spec]
     paper: str | None = None
-    adds: Callable[..., int] | None = None  # (sizes, **options) → parameters more than the plain encoder-decoder's
+    adds: Callable[..., int] | None = None  # (sizes, **options) → parameters added to the plain encoder-decoder
     most: Mapping[str, float] = field(default_factory=dict)  # option → its largest value
 
     @property
@@ -52,7 +52,7 @@ class Modification:
 
     @property
     def page(self) -> str:
-        """What there is to know of it."""
+        """Its documentation."""
         return inspect.getdoc(self.change) or ""
 
     @property
@@ -65,7 +65,7 @@ class Modification:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The slots it fills, seen by applying it to the plain Transformer."""
+        """The slots it fills when applied to the plain Transformer."""
         plain = Spec(sizes=Sizes(vocab=8))
         return changed_slots(plain, self.change(plain))
 
@@ -76,7 +76,7 @@ def changed_slots(before: Spec, after: Spec) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Chosen:
-    """A modification as somebody asked for it."""
+    """A modification by name, with the options that were given."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -87,9 +87,9 @@ class Chosen:
 
 
 _registered: dict[str, Modification] = {}
-_imported: dict[str, str] = {}  # modification → the user's file, as it was named
-_PACKAGE = "sixfold.modifications."  # whose modules register sixfold's own
-_MOST = 1e15  # of a number that says nothing else
+_imported: dict[str, str] = {}  # modification → path of the user's file, as it was given
+_PACKAGE = "sixfold.modifications."  # its modules register sixfold's own modifications
+_MOST = 1e15  # limit of a number whose modification sets none
 
 
 def modification(
@@ -97,8 +97,8 @@ def modification(
 ) -> Callable[[Callable[..., Spec]], Callable[..., Spec]]:
     """Register the function below as a modification under its own name.
 
-    `adds(sizes, **options)` says how many parameters more an encoder-decoder has with it than without. `most` says how
-    large a number each option may be: a mistyped one is refused before a model is built.
+    `adds(sizes, **options)` is the number of parameters it adds to an encoder-decoder. `most` is the largest value of
+    each option: a mistyped number is refused before a model is built.
     """
     if callable(paper):
         raise TypeError("write @modification() with parentheses")
@@ -106,12 +106,12 @@ def modification(
     def register(change: Callable[..., Spec]) -> Callable[..., Spec]:
         new = Modification(change, paper, adds, most or {})
         if not new.own:
-            all_modifications()  # so that a name that sixfold has is refused here, and not when sixfold needs it
+            all_modifications()  # so that a name of sixfold's own is refused here, not at a later import
         old = _registered.get(change.__name__)
         if old is not None and _origin(old.change) != _origin(change):
             raise ValueError(
                 f"modification {new.name!r} of {_origin(change)} has the name of one in {_origin(old.change)}; "
-                f"give it another"
+                f"give it another name"
             )
         _check_parameters(new)
         _registered[new.name] = new
@@ -121,7 +121,7 @@ def modification(
 
 
 def _check_parameters(new: Modification) -> None:
-    """The first takes the spec; the others are given by name, each with a type and a default."""
+    """Raise a ValueError unless the first parameter takes the spec, and the others have names, types and defaults."""
     first = next(iter(inspect.signature(new.change).parameters.values()), None)
     if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
         raise ValueError(f"modification {new.name!r} takes no spec: write def {new.name}(spec: Spec) -> Spec")
@@ -140,19 +140,19 @@ def _check_parameters(new: Modification) -> None:
 
 
 def _origin(change: Callable[..., Spec]) -> str:
-    """The file that defines it; a notebook's cell may be run again, another file may not take its name."""
+    """The file that defines it. The same origin may register again (a notebook cell), another file may not."""
     return inspect.getsourcefile(change) or change.__module__ if change.__module__ != "__main__" else "__main__"
 
 
 def all_modifications() -> dict[str, Modification]:
-    """All that are registered, by name; those of sixfold itself are imported first."""
+    """All registered modifications by name; sixfold's own are imported first."""
     _import_own()
     return dict(sorted(_registered.items()))
 
 
 @functools.cache
 def _import_own() -> None:
-    """By name: this layer lies below that of the modifications."""
+    """Import modifications/ by name: this layer lies below it, and may not import it directly."""
     package = importlib.import_module(_PACKAGE.rstrip("."))
     for module in pkgutil.iter_modules(package.__path__):
         if not module.name.startswith("_"):
@@ -163,7 +163,7 @@ def find(name: str) -> Modification:
     known = all_modifications()
     if name not in known:
         if {*name} & {",", " "}:
-            raise ValueError(f"{name!r} is no name of a modification; for several, give --modify once for each")
+            raise ValueError(f"{name!r} is not the name of a modification; for several, give --modify once for each")
         raise ValueError(
             f"there is no modification {name!r}{did_you_mean(name, known)}; `sixfold list` shows all, "
             f"and one of your own must be imported first (--import FILE, or sixfold.import_file)"
@@ -171,9 +171,9 @@ def find(name: str) -> Modification:
     return known[name]
 
 
-def choose(wish: str | Chosen | tuple[str, Mapping[str, Any]] | Mapping[str, Any]) -> Chosen:
-    """Read a wish: "t5_bias", "t5_bias:buckets=16", ("t5_bias", {"buckets": 16}) or {"t5_bias": {"buckets": 16}}."""
-    name, values = _split(wish)
+def choose(entry: str | Chosen | tuple[str, Mapping[str, Any]] | Mapping[str, Any]) -> Chosen:
+    """Read "t5_bias", "t5_bias:buckets=16", ("t5_bias", {"buckets": 16}) or {"t5_bias": {"buckets": 16}}."""
+    name, values = _split(entry)
     found = find(name)
     options, hints = found.options, typing.get_type_hints(found.change, localns={"Spec": Spec})
     for key in values:
@@ -188,30 +188,30 @@ def choose(wish: str | Chosen | tuple[str, Mapping[str, Any]] | Mapping[str, Any
 
 
 def _instead(name: str, key: str, options: Mapping[str, Any]) -> str:
-    """What to say in the place of an option that is not there: a variant has a name of its own."""
+    """Advice after an unknown option: the variant that has its name, or the options there are."""
     if (variant := f"{name}_{key}") in all_modifications():
         return f"; take {variant!r} in place of {name!r}"
     has = f"it has {', '.join(options)}" if options else "it has none"
     return f"{did_you_mean(key, options)}; {has}"
 
 
-def _split(wish: Any) -> tuple[str, Mapping[str, Any]]:
-    if isinstance(wish, Chosen):
-        return wish.name, wish.options
-    if isinstance(wish, str):
-        name, _, text = wish.partition(":")
-        return name.strip(), pairs(text, wish)
-    if isinstance(wish, Mapping) and len(wish) == 1:
-        wish = next(iter(wish.items()))
-    if isinstance(wish, tuple) and len(wish) == 2 and isinstance(wish[0], str):
-        name, options = wish
+def _split(entry: Any) -> tuple[str, Mapping[str, Any]]:
+    if isinstance(entry, Chosen):
+        return entry.name, entry.options
+    if isinstance(entry, str):
+        name, _, text = entry.partition(":")
+        return name.strip(), pairs(text, entry)
+    if isinstance(entry, Mapping) and len(entry) == 1:
+        entry = next(iter(entry.items()))
+    if isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], str):
+        name, options = entry
         if options is None or isinstance(options, Mapping):
             return name, options or {}
-    raise ValueError(f"a modification is given as NAME or NAME:key=value, got {quoted(wish)}")
+    raise ValueError(f"a modification is given as NAME or NAME:key=value, got {quoted(entry)}")
 
 
 def import_file(path: str | Path) -> None:
-    """Run a user's Python file, so that the modifications in it are registered."""
+    """Run a user's Python file, which registers its modifications."""
     given, path = str(path), Path(os.path.realpath(path))  # `resolve` fails at a loop of links
     if not path.is_file():
         raise ValueError(f"there is no file {path} to import")
@@ -221,7 +221,7 @@ def import_file(path: str | Path) -> None:
     module = types.ModuleType(f"sixfold_import_{path.stem}_{zlib.crc32(str(path).encode())}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module
-    try:  # read anew each time: a cached bytecode file may be older than an edit in a notebook
+    try:  # compiled each time: cached bytecode may be older than an edit in a notebook
         exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
@@ -232,7 +232,7 @@ def import_file(path: str | Path) -> None:
     _imported.update({name: given for name, new in _registered.items() if before.get(name) is not new})
 
 
-def files_of(wishes: Iterable[Any]) -> list[str]:
-    """The files, as they were named, that `import_file` ran to register these modifications."""
-    names = [_split(wish)[0] for wish in wishes]
+def files_of(modifications: Iterable[Any]) -> list[str]:
+    """The files, as they were given, that `import_file` ran to register these modifications."""
+    names = [_split(entry)[0] for entry in modifications]
     return [*dict.fromkeys(_imported[name] for name in names if name in _imported)]

@@ -1,6 +1,6 @@
-"""A model is a value: its sizes, and who fills each slot.
+"""A model is a value: its sizes, and the part that fills each slot.
 
-A modification (registry.py) is a function from one Spec to another; assemble.py checks what comes out.
+A modification (registry.py) is a function from one Spec to another; assemble.py checks the result.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from sixfold import transformer as vanilla
 from sixfold.core.place import Place, Sizes
 
-Part = Callable[["Spec", Place], Any]  # → an nn.Module; Spec says how each is called
+Part = Callable[["Spec", Place], Any]  # → an nn.Module; the comments in Spec give its signature
 
 
 def as_built(model: nn.Module, spec: Spec) -> None:
-    """The weights stay as they were drawn."""
+    """Leave the weights as they were drawn."""
 
 
 def nothing(model: nn.Module, step: int, steps: int) -> None:
-    """Nothing happens between optimiser steps."""
+    """Do nothing after an optimiser step."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def by_shape(model: nn.Module) -> list[Group]:
 
 
 def set_apart(model: nn.Module, group: Group) -> list[Group]:
-    """The same, but with a group of its own for some parameters."""
+    """The groups of `by_shape`, with some parameters moved to a group of their own."""
     mine = {id(p) for p in group.parameters}
     rest = [replace(g, parameters=[p for p in g.parameters if id(p) not in mine]) for g in by_shape(model)]
     return [*rest, group]
@@ -54,10 +54,10 @@ def set_apart(model: nn.Module, group: Group) -> list[Group]:
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """The sizes, and who fills each slot."""
+    """The sizes, and the part that fills each slot."""
 
     sizes: Sizes
-    input: Part = vanilla.TokenInput  # (ids, table, call) → x, call: what the first layer reads
+    input: Part = vanilla.TokenInput  # (ids, table, call) → x, call: the input of the first layer
     embedding: Part = vanilla.TokenEmbedding  # ids ↔ x, one table
     tables: Callable[[Spec], vanilla.Tables] = vanilla.shared  # which roles share a table
     position: Part = vanilla.Sinusoid  # acts on x, on (q, k), on scores, on values
@@ -74,13 +74,13 @@ class Spec:
     decoder_stack: Part = vanilla.Stack
     bridge: Part = vanilla.LastState  # states → one memory per decoder layer
     head: Part = vanilla.SoftmaxHead  # log_probs(x, table), loss(x, table, targets, smoothing)
-    pool: Part = vanilla.MeanPool  # (x, real) → one vector for each row, where whole texts are classified
-    init: Callable[[nn.Module, Spec], None] = as_built  # the last word on the weights
+    pool: Part = vanilla.MeanPool  # (x, real) → one vector per row, for classification
+    init: Callable[[nn.Module, Spec], None] = as_built  # changes the weights after they were drawn
     groups: Callable[[nn.Module], list[Group]] = by_shape  # for the optimiser
     after_step: Callable[[nn.Module, int, int], None] = nothing  # after each optimiser step
 
     def place(self, stack: Literal["encoder", "decoder"]) -> Place:
-        """The place of a whole stack of an encoder-decoder."""
+        """The place of a stack of an encoder-decoder."""
         if stack == "encoder":
             return Place(stack, layers=self.sizes.encoder_layers, causal=False)
         return Place(stack, layers=self.sizes.decoder_layers, causal=True)

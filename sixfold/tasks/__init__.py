@@ -1,1 +1,1 @@
-"""What models are trained for, one task a file. Start with task.py. torch is not imported here."""
+"""The tasks that models are trained for, one per file. Start with task.py. torch is not imported here."""

@@ -1,4 +1,4 @@
-"""What the tasks that predict words share: their losses, and the arrays of a batch as tensors."""
+"""Shared by the tasks that predict words: their losses, and a batch made of arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def make_batch(counts: dict[str, int], **arrays: Any) -> Batch:
-    """A batch of arrays: ids as int64, masks as they are."""
+    """A batch whose fields are arrays turned into tensors: ids become int64, masks stay bool."""
     import torch
 
     def tensor(values: Any) -> torch.Tensor:
@@ -24,7 +24,7 @@ def make_batch(counts: dict[str, int], **arrays: Any) -> Batch:
 
 
 def word_losses(model: Model, batch: Batch, smoothing: float = 0.0, recompute: bool = False) -> dict[str, Term]:
-    """−log p of the words that are scored; and what parts ask to be minimised, for each of these words."""
+    """−log p of the scored words, and the auxiliary losses of parts, times the number of these words."""
     reading = model.read(batch, recompute=recompute)
     scored = model.score_words(reading.x, batch, smoothing)
     terms = {"words": Term(scored.sum, scored.plain)}
@@ -32,7 +32,7 @@ def word_losses(model: Model, batch: Batch, smoothing: float = 0.0, recompute: b
 
 
 def auxiliary_terms(auxiliary: list[Any], count: Any) -> dict[str, Term]:
-    """What parts ask to be minimised, such as the balance of experts, is a mean: it weighs as much as its batch."""
+    """Auxiliary losses of parts, such as the balance of experts, are means: times `count` they become sums."""
     if not auxiliary:
         return {}
     import torch

@@ -1,4 +1,4 @@
-"""Classification: say which label a whole text has.
+"""Classification: predict the label of a text.
 
 source = ids        targets = the index of the label        of a text of at most data.max_length tokens
 """
@@ -43,12 +43,12 @@ def losses(model: EncoderOnly, batch: Batch, smoothing: float = 0.0, recompute: 
 def classifier(
     models: Any, tokenizers: Any, decoding: Decoding, *, labels: Sequence[str] = (), data: Data | None = None, **_: Any
 ) -> Classifier:
-    """It reads no more of a text than training did."""
+    """A Classifier, which truncates texts to the same length as training."""
     from sixfold.decoding.classifier import Classifier
 
     if isinstance(models, Sequence):
         if len(models) > 1:
-            raise ValueError(f"classifiers have no ensembles yet: give one run, got {len(models)}")
+            raise ValueError(f"classifiers can't form an ensemble: give one run, got {len(models)}")
         (models,) = models
     return Classifier(models, tokenizers.source, labels, decoding, longest=None if data is None else data.max_length)
 
@@ -58,14 +58,14 @@ def answers(user: Classifier, sources: Sequence[str], stop: Callable[[], bool]) 
 
 
 def rehearse(user: Classifier, references: Sequence[Reference]) -> None:
-    """What is asked in validation must be readable: `decoding.too_long: refuse` may say no."""
+    """Raise a ValueError if `decoding.too_long: refuse` refuses a validation text."""
     user.check([reference.source for reference in references])
 
 
 task = register(
     Task(
         name="classification",
-        about="Say which label a text has, from a table of texts and labels.",
+        about="Predict the label of a text, from a table of texts and labels.",
         kinds=("encoder_only",),
         verb="classify",
         form=LABELLED_TEXT,

@@ -22,9 +22,9 @@ from sixfold.text.rows import Rows, pad, uniform
 class Masking:
     """Shares, from 0 to 1."""
 
-    chosen: float = 0.15  # of the words, which are to be predicted
-    masked: float = 0.8  # of the chosen ones, replaced by MASK
-    random: float = 0.1  # of the chosen ones, replaced by any word; the rest stays as it is
+    chosen: float = 0.15  # of all words: those to be predicted
+    masked: float = 0.8  # of the chosen words: replaced by MASK
+    random: float = 0.1  # of the chosen words: replaced by a random word; the rest stays as it is
 
     def __post_init__(self) -> None:
         for name in ("chosen", "masked", "random"):
@@ -45,7 +45,7 @@ def collate(rows: Rows, options: Masking) -> Batch:
     choice, fate, other = (uniform(rows.keys, words.shape[1], stream) for stream in range(3))
     choice[~real] = 2
     chosen = choice < options.chosen
-    chosen |= choice == choice.min(1, keepdims=True)  # at least one word of each row, so that it teaches something
+    chosen |= choice == choice.min(1, keepdims=True)  # at least one word of each row
     random = len(CONTROLS) + (other * (rows.words - len(CONTROLS))).astype(np.int64)
     replaced = np.where(fate < options.masked + options.random, random, words)
     instead = np.where(fate < options.masked, MASK, replaced)

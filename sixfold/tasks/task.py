@@ -1,10 +1,10 @@
-"""A task is a value: how text becomes batches, what is minimised, what is measured, how a trained model is asked.
+"""A task is a value: how text becomes batches, the losses, the metrics, and how a trained model is used.
 
     task: masked_words                      in a configuration,
     task: {name: masked_words, masked: 0.3} with options,
     --task masked_words:masked=0.3          on the command line
 
-Each file of this package registers one; a file given by --import may register another in the same way.
+Each file of this package registers one task; a file given by --import can register another in the same way.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ if TYPE_CHECKING:
     from sixfold.text.forms import TextForm
     from sixfold.text.rows import Rows
 
-LOSSES = ("loss", "perplexity")  # which every task has
+LOSSES = ("loss", "perplexity")  # metrics of every task
 
 
 @dataclass(frozen=True)
 class NoOptions:
-    """A task that can't be set differently."""
+    """The options of a task that has none."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a model is trained for."""
+    """The purpose of a model: text to batches, losses, metrics, and use."""
 
     name: str
     about: str  # one line for a list
-    kinds: tuple[str, ...]  # of the models that can do it, the usual one first
-    verb: str  # which asks a trained model, such as "translate"; "" if there is none yet
+    kinds: tuple[str, ...]  # of models that can do it, the usual one first
+    verb: str  # the command that uses a trained model, such as "translate"; "" if there is none
     form: TextForm  # files → rows on disk
-    lengths: Callable[[Examples], Lengths]  # what each row costs
+    lengths: Callable[[Examples], Lengths]  # the tokens of each row, for the batch's budget
     collate: Callable[[Rows, Any], Batch]  # (rows, options) → a batch with its counts: a pure function
-    losses: Callable[..., dict[str, Term]]  # (model, batch, smoothing=, recompute=) → what is minimised
-    metrics: tuple[str, ...]  # besides the loss; the first says which weights are best
-    user: Callable[..., Any] | None = None  # (models, tokenizers, decoding, labels=, data=, origin=) → who asks
+    losses: Callable[..., dict[str, Term]]  # (model, batch, smoothing=, recompute=) → the terms to minimise
+    metrics: tuple[str, ...]  # besides the loss; the first one decides which weights are best
+    user: Callable[..., Any] | None = None  # (models, tokenizers, decoding, labels=, data=, origin=) → a Translator, …
     answers: Callable[..., list[str]] | None = None  # (user, sources, stop) → the texts that the metrics score
-    rehearse: Callable[..., None] | None = None  # (user, references): raises a ValueError where it can't be asked so
+    rehearse: Callable[..., None] | None = None  # (user, references): raises a ValueError if decoding would fail
     before: Callable[..., Batch] | None = None  # (model, batch, key) → a batch, without gradient, before the forward
-    options: Any = NoOptions()  # a frozen dataclass: what only this task understands, with defaults
-    main: str = "words"  # the term that is the loss, divided by the count of this name
+    options: Any = NoOptions()  # a frozen dataclass of the options that only this task has, with defaults
+    main: str = "words"  # the term that is reported as the loss, and the name of its count
 
     def batch(self, rows: Rows) -> Batch:
         return self.collate(rows, self.options)
@@ -65,16 +65,16 @@ class Task:
         return (*LOSSES, *self.metrics)
 
     def imported_from(self) -> list[str]:
-        """The user's file that registered it, where it is not one of sixfold's own."""
+        """The user's file that registered it; empty for sixfold's own tasks."""
         module = sys.modules.get(self.collate.__module__)
         return [str(module.__file__)] if module is not None and module.__name__.startswith("sixfold_import_") else []
 
     def said(self) -> dict[str, Any]:
-        """For a configuration: everything is said."""
+        """The entry of a configuration, with every option."""
         return {"name": self.name, **asdict(self.options)}
 
     def with_options(self, values: Mapping[str, Any]) -> Task:
-        """The same task, set differently; values may be texts."""
+        """The same task with other options; values may be given as text."""
         hints = typing.get_type_hints(type(self.options))
         known = [option.name for option in fields(self.options)]
         for key in values:
@@ -91,13 +91,13 @@ _USUAL = {"encoder_decoder": "translation", "decoder_only": "language_model", "e
 
 
 def register(task: Task) -> Task:
-    """Make a task known by its name. A later one of the same name takes its place."""
+    """Register a task under its name. A later one of the same name replaces it."""
     _registered[task.name] = task
     return task
 
 
 def all_tasks() -> dict[str, Task]:
-    """Every task by name: those of this package, and those that were imported."""
+    """All tasks by name: those of this package and those of imported files."""
     for name in _own_names():
         importlib.import_module(f"sixfold.tasks.{name}")
     return dict(_registered)
@@ -111,7 +111,7 @@ def _own_names() -> list[str]:
 
 
 def find_task(name: str) -> Task:
-    if name not in _registered and name in _own_names():  # so that one task does not wait for the others
+    if name not in _registered and name in _own_names():  # imports only this task's file
         importlib.import_module(f"sixfold.tasks.{name}")
     known = _registered if name in _registered else all_tasks()
     if name not in known:
@@ -123,26 +123,26 @@ def find_task(name: str) -> Task:
 
 
 def usual_task(kind: str) -> Task:
-    """What a model of this kind is trained for, where nothing says otherwise."""
+    """The default task of a kind of model."""
     return find_task(_USUAL[kind])
 
 
 def task_of(config: Config) -> Task:
-    """The task of a configuration, with its options. One that names none means the usual task of its model's kind."""
+    """The task of a configuration, with its options. The default is the usual task of its model's kind."""
     if config.task is None:
         return usual_task(config.model.kind)
     if isinstance(config.task, str):
         name, _, text = config.task.partition(":")
         return find_task(name.strip()).with_options(pairs(text, config.task))
     if not isinstance(config.task.get("name"), str):
-        raise ValueError(f"task: say {{name: NAME, option: value}}, got {quoted(config.task)}")
+        raise ValueError(f"task: give {{name: NAME, option: value}}, got {quoted(config.task)}")
     return find_task(config.task["name"]).with_options(
         {key: value for key, value in config.task.items() if key != "name"}
     )
 
 
 def settled(config: Config) -> Config:
-    """The configuration with its task, the task's options, and the kind of its model said."""
+    """The configuration with its task, the task's options, and the kind of its model filled in."""
     task, kind = task_of(config), config.model.kind
     if config.task is not None and "kind" not in config.model.model_fields_set:
         kind = task.kinds[0]  # type: ignore[assignment]

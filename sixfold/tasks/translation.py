@@ -1,4 +1,4 @@
-"""Translation: read one text, write another. Also summaries, spelling to sound, and whatever else comes in pairs.
+"""Translation: read one text, write another. Also summaries, spelling to sound, and all other pairs of texts.
 
 source = ids EOS       inputs = BOS ids         targets = ids EOS
 """
@@ -54,7 +54,7 @@ def rehearse(user: Translator, references: Sequence[Reference]) -> None:
 
 
 def rehearse_lines(user: Any, sources: Sequence[str]) -> None:
-    """Find a mistake in the section `decoding` before the first step is made: in any line, or in one of these."""
+    """Prepare every search without running it, so that mistakes are found before the first training step."""
     from sixfold.core.ids import UNK
     from sixfold.decoding.records import Line
 

@@ -1,1 +1,1 @@
-"""From text to batches."""
+"""Text: files, tokenizers, prepared arrays, and batches."""

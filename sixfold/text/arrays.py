@@ -1,11 +1,11 @@
-"""Tokenised text on disk: rows of ids, one after the other in one file, with the places where rows begin in another.
+"""Tokenised text on disk: the ids of all rows in one file, and the offsets of the rows in another.
 
     train.target.ids       uint16 (uint32 for more than 65,536 words): the ids of all rows
     train.target.offsets   int64: row i is ids[offsets[i] : offsets[i + 1]]
-    train.label.values     int32, where each row has a number as well, such as the index of its class
+    train.label.values     int32, if each row also has a number, such as the index of its class
 
-All are mapped into memory, so that text larger than memory can be read. Whether they are as they were written is told
-by a quick hash: of files larger than 4 MiB it sees samples only.
+All are memory-mapped, so that text larger than memory can be read. A quick hash detects damage; above 4 MiB it covers
+samples of the file only.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from sixfold.core.quote import quoted
 from sixfold.disk.hashes import quick_hash
 
 Array = np.ndarray[Any, np.dtype[Any]]
-_COLUMN = np.dtype(np.int32)  # of a number for each row
+_COLUMN = np.dtype(np.int32)  # of the values in a column: one per row
 
 
 class RowRange(NamedTuple):
-    """Rows that follow each other and come equally often."""
+    """Consecutive rows with the same weight."""
 
     rows: int
-    weight: float  # how often each comes in an epoch
+    weight: float  # how often each row occurs in an epoch
 
 
 class Ragged:
@@ -49,7 +49,7 @@ class Ragged:
         return self.ids[self.offsets[row] : self.offsets[row + 1]]
 
     def gather(self, rows: Array) -> tuple[Array, Array]:
-        """The ids of some rows one after the other, and the length of each."""
+        """The concatenated ids of some rows, and the length of each."""
         lengths = self.lengths[rows]
         ends = np.cumsum(lengths)
         shift = np.repeat(self.offsets[rows] - (ends - lengths), lengths)
@@ -58,24 +58,24 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Examples:
-    """What a model trains on or is validated on: pairs, or the windows of a stream in `target`."""
+    """Rows to train or validate on: pairs, or texts and windows of text in `target` alone."""
 
     source: Ragged | None
     target: Ragged
     groups: tuple[RowRange, ...]
-    columns: Mapping[str, Array] = field(default_factory=dict)  # one number for each row, such as "label": its class
+    columns: Mapping[str, Array] = field(default_factory=dict)  # one number per row, such as "label": its class
 
     def __len__(self) -> int:
         return len(self.target)
 
 
 def id_type(words: int) -> np.dtype[Any]:
-    """The smallest type that holds the ids of a vocabulary."""
+    """The smallest dtype that holds the ids of a vocabulary."""
     return np.dtype(np.uint16 if words <= 1 << 16 else np.uint32)
 
 
 class RowWriter:
-    """Writes the rows of one side as they come."""
+    """Writes the rows of one side to disk as they come."""
 
     def __init__(self, folder: Path, name: str, words: int):
         self.type = id_type(words)
@@ -89,23 +89,23 @@ class RowWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._offsets, self._ids:  # both, whatever becomes of the first
+        with self._offsets, self._ids:  # closes both, even if closing one fails
             pass
 
     def write(self, rows: Sequence[Sequence[int]]) -> None:
-        """Each of these is a row."""
+        """Append complete rows."""
         ends = self.tokens + np.cumsum([len(row) for row in rows], dtype=np.int64)
         self.stream(rows)
         self._end_rows(ends)
 
     def stream(self, stretches: Sequence[Sequence[int]]) -> None:
-        """Ids that follow each other; `cut` says later where rows begin."""
+        """Append ids to the stream, which `cut` later divides into rows."""
         ids = np.fromiter(chain.from_iterable(stretches), self.type)
-        self._ids.write(ids.tobytes())  # `tofile` does not say what is wrong with a disk
+        self._ids.write(ids.tobytes())  # `tofile` hides the errno of a full disk
         self.tokens += len(ids)
 
     def cut(self, start: int, width: int) -> None:
-        """All since token `start` becomes rows of this width; the last may be shorter."""
+        """Divide the stream from token `start` on into rows of this width; the last may be shorter."""
         ends = np.arange(start + width, self.tokens + width, width, dtype=np.int64)
         self._end_rows(np.minimum(ends, self.tokens))
 
@@ -114,13 +114,13 @@ class RowWriter:
         self.rows += len(ends)
 
     def described(self) -> dict[str, Any]:
-        """What `open_ragged` needs to know. All must be written."""
+        """The description that `open_ragged` needs, once all is written."""
         hashes = {kind: quick_hash(path) for kind, path in self._paths.items()}
         return {"rows": self.rows, "tokens": self.tokens, "type": self.type.name, "hashes": hashes}
 
 
 class ColumnWriter:
-    """Writes one number for each row, each at least 0 and less than `below`."""
+    """Writes one number per row, each at least 0 and less than `below`."""
 
     def __init__(self, folder: Path, name: str, below: int):
         self.below, self.rows = below, 0
@@ -138,14 +138,14 @@ class ColumnWriter:
         self.rows += len(values)
 
     def described(self) -> dict[str, Any]:
-        """What `open_column` needs to know. All must be written."""
+        """The description that `open_column` needs, once all is written."""
         return {"rows": self.rows, "below": self.below, "hash": quick_hash(self._path)}
 
 
 def open_ragged(folder: Path, name: str, described: dict[str, Any]) -> Ragged:
-    """The rows that a `RowWriter` wrote, if they are still whole."""
+    """The rows that a `RowWriter` wrote; ValueError if they are damaged."""
     rows, tokens, name_of_type = described["rows"], described["tokens"], described["type"]
-    hashes = described.get("hashes", {})  # early ones have none
+    hashes = described.get("hashes", {})  # early descriptions lack them
     if type(rows) is not int or type(tokens) is not int or name_of_type not in ("uint16", "uint32"):
         described_as = f"{quoted(rows)} rows of {quoted(tokens)} ids of type {quoted(name_of_type)}"
         raise ValueError(f"{folder / name} can't have {described_as}; prepare the data anew")
@@ -161,7 +161,7 @@ def open_ragged(folder: Path, name: str, described: dict[str, Any]) -> Ragged:
 
 
 def open_column(folder: Path, name: str, described: Mapping[str, Any]) -> Array:
-    """The numbers that a `ColumnWriter` wrote, if they are still whole."""
+    """The numbers that a `ColumnWriter` wrote; ValueError if they are damaged."""
     rows, below = described["rows"], described["below"]
     if type(rows) is not int or type(below) is not int:
         raise ValueError(
@@ -174,7 +174,7 @@ def open_column(folder: Path, name: str, described: Mapping[str, Any]) -> Array:
 
 
 def open_examples(folder: Path, part: str, arrays: dict[str, Any]) -> Examples:
-    """One part, from what its writers said of it."""
+    """The examples of one split, from the descriptions of its writers."""
     sides = {
         side: open_ragged(folder, f"{part}.{side}", arrays[side]) for side in ("source", "target") if side in arrays
     }
@@ -184,11 +184,11 @@ def open_examples(folder: Path, part: str, arrays: dict[str, Any]) -> Examples:
     for group in groups:
         if type(group.rows) is not int or type(group.weight) not in (int, float) or not 0 < group.weight <= 1e6:
             raise ValueError(
-                f"{folder}: {quoted(group.rows)} rows can't come {quoted(group.weight)} times; prepare the data anew"
+                f"{folder}: {quoted(group.rows)} rows can't have weight {quoted(group.weight)}; prepare the data anew"
             )
     rows = {*map(len, sides.values()), *map(len, columns.values()), sum(group.rows for group in groups)}
     if len(rows) > 1:
-        raise ValueError(f"{folder}: the sides of {part} differ in their rows ({rows}); prepare the data anew")
+        raise ValueError(f"{folder}: the files of {part} differ in rows ({rows}); prepare the data anew")
     return examples
 
 

@@ -1,4 +1,4 @@
-"""Examples to batches, step after step, in an order that the seed and the epoch decide. A task says what a batch is."""
+"""Batches of examples for each step, in an order that depends on the seed and the epoch. A task collates each batch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sixfold.text.bucketing import Lengths, StepTiles, deal, make_tiles, plan_ep
 from sixfold.text.rows import Rows, random_keys
 
 Collate = Callable[[Rows], Batch]
-LARGER_SIDE, TARGET_SIDE = "larger side", "target side"  # what `batch_tokens` counts; the latter in runs of version 0.1
+LARGER_SIDE, TARGET_SIDE = "larger side", "target side"  # counted by `batch_tokens`; TARGET_SIDE in runs of version 0.1
 
 
 class Batches:
-    """The batches of a training run, without end. Its position in the data is two numbers."""
+    """The endless batches of a training run. Its position in the data is the epoch and the step within it."""
 
     def __init__(
         self,
@@ -32,15 +32,15 @@ class Batches:
         words: int = 0,
     ):
         self.examples, self.batch_tokens, self.seed, self.pieces = examples, batch_tokens, seed, pieces
-        self.padding = 0.0  # share of PAD in what the model read in the last step
+        self.padding = 0.0  # share of PAD in the inputs of the last step
         self._collate, self._words, self._all_sides = collate, words, lengths
         self.load_state({"epoch": 0, "index": 0, "budget": LARGER_SIDE})
 
     def next(self, which: Iterable[int] | None = None) -> list[Batch]:
-        """The micro-batches of the next optimiser step: those of the pieces asked for, in that order; by default all.
+        """The micro-batches of the next optimiser step: those of the pieces `which`, in that order; by default all.
 
-        A piece is one micro-batch, or two to four where a step is made of more tiles than there are pieces: the same
-        number for every piece. A micro-batch that has no row is one row that does not count.
+        A piece is one micro-batch, or two to four if a step has more tiles than there are pieces: the same number for
+        every piece. A micro-batch without rows is given one row that does not count.
         """
         if self._index == len(self._steps):
             self._go_to(self.epoch + 1, 0)
@@ -60,14 +60,14 @@ class Batches:
         return len(self._steps)
 
     def state(self) -> dict[str, Any]:
-        """The position in the data, and what `batch_tokens` counts."""
+        """The position in the data, and the side that `batch_tokens` counts."""
         return {"epoch": self.epoch, "index": self._index, "budget": self._budget}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go to a position; what follows is the same as it was then."""
+        """Go to a position: the batches from there on are the same as before."""
         self._budget = state.get("budget", TARGET_SIDE)
         self._lengths = self._all_sides.counting_target_only() if self._budget == TARGET_SIDE else self._all_sides
-        self.tiles = tiles_per_step(self._lengths, self.batch_tokens)  # which a step is usually made of
+        self.tiles = tiles_per_step(self._lengths, self.batch_tokens)  # the usual number in a step
         self._go_to(state["epoch"], state["index"])
 
     def _go_to(self, epoch: int, index: int) -> None:
@@ -83,12 +83,12 @@ class Batches:
 def in_order(
     examples: Examples, lengths: Lengths, collate: Collate, batch_tokens: int, words: int = 0
 ) -> Iterator[Batch]:
-    """Every row once, in batches that are always the same: rows of like length together."""
+    """Every row once, in batches of rows of similar length that are always the same."""
     for index in make_tiles(lengths, np.arange(len(examples)), batch_tokens, np.random.default_rng(0)):
         yield collate(Rows(examples, index, random_keys(0, 0, index), words))
 
 
 def _padding(batches: Sequence[Batch]) -> float:
-    """Share of PAD in what is read."""
+    """The share of PAD in the inputs."""
     read = [ids for batch in batches for ids in (batch.source, batch.inputs) if ids is not None]
     return sum(int((ids == PAD).sum()) for ids in read) / max(1, sum(ids.numel() for ids in read))

@@ -1,13 +1,12 @@
-"""Which rows make up each step of an epoch: little padding, few tokens wasted, in random order.
+"""Divides the rows of an epoch into steps: little padding, few unused tokens, in random order.
 
-Rows of equal lengths first fill whole tiles (rectangles of rows that are padded together). What is left is
-halved again and again, at the length of the source or of the target, wherever the padded cells become
-fewest, until each part fits:
+Rows of equal lengths first fill tiles (rectangles of rows that are padded together). The other rows are split in two
+again and again, at a length of the source or of the target, where the fewest padded cells result, until each part fits:
 
     source
-      │ ┌───────┬──┐      One step is one tile if that wastes little. In a small corpus it would not: with
-      │ │       │  │      some hundred tiles the lengths within one must differ. Then a step is two to four
-      │ ├───┬───┼──┤      smaller tiles, drawn at random, each padded by itself.
+      │ ┌───────┬──┐      One step is one tile if that needs little padding. In a small corpus it needs more: with
+      │ │       │  │      a few hundred tiles, lengths within a tile must differ. Then a step is two to four
+      │ ├───┬───┼──┤      smaller tiles, drawn at random, each padded separately.
       │ │   │   │  │
       └─┴───┴───┴──┴─ target
 """
@@ -23,14 +22,14 @@ import numpy as np
 
 from sixfold.text.arrays import Array, RowRange
 
-_MOST_PADDING = 0.028  # above this share of all cells, a step is made of smaller tiles …
-_MOST_TILES = 4  # … but of not more than so many,
-_SMALLEST_TILE = 1000  # with not less than so many tokens: each is a pass through the model
-_WASTE = 0.2  # what an unused token of the budget costs, in padded cells
-_FEW = 8  # tiles that a part still makes, from where on unused tokens count
-_EDGE = 0.2  # no part is smaller than this share of what it was cut from
-_JITTER = 0.02  # by how much chance may change the cost of a cut, so that other rows meet in the next epoch
-_UNEVEN = 1.15  # how much more than the mean a piece may have to do before tiles are cut finer
+_MOST_PADDING = 0.028  # with a larger share of padding, a step is divided into smaller tiles
+_MOST_TILES = 4  # largest number of tiles in a step
+_SMALLEST_TILE = 1000  # fewest tokens of such a tile: each is a pass through the model
+_WASTE = 0.2  # cost of an unused token of the budget, in padded cells
+_FEW = 8  # unused tokens count in the cost of a cut if a part makes at most this number of tiles
+_EDGE = 0.2  # smallest share of the rows on one side of a cut
+_JITTER = 0.02  # random change of a cut's cost, so that other rows share a tile in the next epoch
+_UNEVEN = 1.15  # largest work of a piece, relative to the mean, before tiles are cut finer
 
 Tile = Array  # rows
 StepTiles = tuple[Tile, ...]
@@ -38,7 +37,7 @@ StepTiles = tuple[Tile, ...]
 
 @dataclass(frozen=True)
 class Lengths:
-    """Cells that each row takes before padding. `source` is None where there is one sequence only."""
+    """The tokens of each row on each side. `source` is None if a row has only one sequence."""
 
     source: Array | None
     target: Array
@@ -48,18 +47,18 @@ class Lengths:
         return [self.target] if self.source is None else [self.target, self.source]
 
     def counted(self) -> list[Array]:
-        """The sides of which the longer one fills the budget."""
+        """The sides that count for the budget."""
         return [self.target] if self.target_only else self.sides()
 
     def counting_target_only(self) -> Lengths:
         return replace(self, target_only=True)
 
     def padded(self, rows: Array) -> int:
-        """Cells that these rows take together."""
+        """Tokens of these rows in one tile, on both sides, with padding."""
         return sum(len(rows) * int(side[rows].max(initial=0)) for side in self.sides())
 
     def budget(self, rows: Array) -> int:
-        """Tokens with padding, of the side that has more."""
+        """Tokens of these rows in one tile, on the longer side, with padding."""
         return len(rows) * self.longest(rows)
 
     def longest(self, rows: Array) -> int:
@@ -67,7 +66,7 @@ class Lengths:
 
 
 def tiles_per_step(lengths: Lengths, batch_tokens: int) -> int:
-    """Into how many tiles a step must be divided."""
+    """The number of tiles into which a step is divided."""
     rows = np.arange(len(lengths.target))
     real = sum(int(side.sum()) for side in lengths.sides())
     for number in range(1, _MOST_TILES):
@@ -82,7 +81,7 @@ def tiles_per_step(lengths: Lengths, batch_tokens: int) -> int:
 def plan_epoch(
     lengths: Lengths, groups: Sequence[RowRange], batch_tokens: int, number: int, generator: np.random.Generator
 ) -> list[StepTiles]:
-    """All steps of an epoch, with at most `batch_tokens` tokens of the longer side each, unless one row has more."""
+    """All steps of an epoch, each with at most `batch_tokens` tokens on the longer side, or a single longer row."""
     rows = _rows_of_epoch(groups, generator)
     tiles = make_tiles(lengths, rows, batch_tokens // number, generator)
     steps: list[StepTiles] = []
@@ -100,21 +99,21 @@ def plan_epoch(
 
 
 def _rows_of_epoch(groups: Sequence[RowRange], generator: np.random.Generator) -> Array:
-    """Each row as often as its weight says, in random order; for 0.5, another random half each epoch."""
+    """Each row `weight` times, in random order; with weight 0.5, another random half in each epoch."""
     chosen, start = [], 0
     for group in groups:
         rows = np.arange(start, start + group.rows)
-        whole, rest = divmod(group.weight, 1)
+        times, rest = divmod(group.weight, 1)
         part = round(rest * group.rows)
-        if group.rows and not whole and not part:
-            part = 1  # be it ever so rare
-        chosen += [rows] * int(whole) + [generator.permutation(rows)[:part]]
+        if group.rows and not times and not part:
+            part = 1  # at least one row, however small the weight
+        chosen += [rows] * int(times) + [generator.permutation(rows)[:part]]
         start += group.rows
     return generator.permutation(np.concatenate(chosen))
 
 
 def make_tiles(lengths: Lengths, rows: Array, budget: int, generator: np.random.Generator) -> list[Tile]:
-    """All these rows, in tiles of at most `budget` tokens with padding, or of a single row."""
+    """Divide rows into tiles of at most `budget` tokens with padding, or of a single row."""
     tiles, rest = _equal_rows(lengths, rows, budget)
     parts = [rest] if len(rest) else []
     while parts:
@@ -141,7 +140,7 @@ def _equal_rows(lengths: Lengths, rows: Array, budget: int) -> tuple[list[Tile],
 
 
 def _halve(lengths: Lengths, rows: Array, budget: int, generator: np.random.Generator) -> tuple[Array, Array]:
-    """Cut in two where the padded cells become fewest."""
+    """Split rows in two where the fewest padded cells result."""
     best: tuple[float, Array, int] | None = None
     low = max(1, int(len(rows) * _EDGE))
     cuts = slice(low - 1, max(low, len(rows) - low))
@@ -158,7 +157,7 @@ def _halve(lengths: Lengths, rows: Array, budget: int, generator: np.random.Gene
 
 
 def _costs(lengths: Lengths, rows: Array, budget: int) -> Array:
-    """Of a cut after each row but the last: padded cells, and unused tokens once there are few tiles to be made."""
+    """The cost of a cut after each row but the last: padded cells, and unused tokens if the rows make few tiles."""
     heights = np.arange(1, len(rows)), np.arange(len(rows) - 1, 0, -1)
     widths = [tuple(_widths(side[rows])) for side in lengths.sides()]
     cells = sum(h * w for pair in widths for h, w in zip(heights, pair, strict=True))
@@ -170,23 +169,23 @@ def _costs(lengths: Lengths, rows: Array, budget: int) -> Array:
 
 
 def _widths(lengths: Array) -> Iterator[Array]:
-    """The greatest length before and after each cut."""
+    """The largest length before and after each cut."""
     yield np.maximum.accumulate(lengths)[:-1]
     yield np.maximum.accumulate(lengths[::-1])[-2::-1]
 
 
 def deal(lengths: Lengths, step: StepTiles, pieces: int) -> list[list[Array]]:
-    """The rows of a step for each piece: as many tiles each, of nearly equal work. Some may have no row."""
-    hands = _deal_whole(lengths, step, pieces)
+    """Divide the rows of a step among pieces: the same number of tiles each, of nearly equal work; some are empty."""
+    hands = _deal_tiles(lengths, step, pieces)
     work = [sum(lengths.padded(share) for share in hand) for hand in hands]
     if len(step) == 1 or max(work) * pieces <= _UNEVEN * sum(work):
         return hands
-    cut = [_cut(lengths, tile, pieces) for tile in step]  # more passes, but nobody waits for another
+    cut = [_cut(lengths, tile, pieces) for tile in step]  # more passes, but no process waits for another
     return [list(shares) for shares in zip(*cut, strict=True)]
 
 
-def _deal_whole(lengths: Lengths, step: StepTiles, pieces: int) -> list[list[Array]]:
-    """Tiles are cut only where there are fewer than pieces, the largest first."""
+def _deal_tiles(lengths: Lengths, step: StepTiles, pieces: int) -> list[list[Array]]:
+    """Divide tiles among pieces, the largest first; tiles are cut only if there are too few."""
     each = -(-len(step) // pieces)
     parts = [1] * len(step)
     work = np.array([lengths.padded(tile) for tile in step])
@@ -204,7 +203,7 @@ def _deal_whole(lengths: Lengths, step: StepTiles, pieces: int) -> list[list[Arr
 
 
 def _cut(lengths: Lengths, tile: Tile, number: int) -> list[Array]:
-    """A tile in parts of nearly equal work and like lengths."""
+    """Cut a tile into parts of nearly equal work and similar lengths."""
     if number == 1:
         return [tile]
     tile = tile[np.lexsort([side[tile] for side in reversed(lengths.sides())])]

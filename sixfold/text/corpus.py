@@ -1,8 +1,8 @@
-"""From files to examples: all text is checked before anything is written, then read again and tokenised into arrays.
+"""Prepares the text of a run: checks all files before writing anything, then reads them again and tokenises them.
 
-data/index.json          what is here, and of which text and tokenizers it was made
+data/index.json          descriptions of the arrays, hashes of the text, fingerprints of the tokenizers
 data/train.source.ids …  the arrays, see `sixfold.text.arrays`
-data/references.jsonl    the validation text as it is, to score against
+data/references.jsonl    the raw validation text, to score against
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Prepared:
     references: list[Reference]  # of the validation text
     report: Report
     hashes: dict[str, str]  # file → sha256 of its bytes
-    labels: tuple[str, ...] = ()  # of the classes, where texts have labels
-    folder: Path = Path()  # where it lies
+    labels: tuple[str, ...] = ()  # of the classes, if texts have labels
+    folder: Path = Path()  # that holds the arrays
 
 
 def prepare(
@@ -53,18 +53,18 @@ def prepare(
     tokenizers: Tokenizers | None = None,
     progress: ProgressCallback | None = None,
 ) -> Prepared:
-    """Check all files, train tokenizers if there are none, and write the tokenised text to `folder` in one move.
+    """Check all files, train tokenizers if none are given, and write the tokenised text to `folder`, atomically.
 
     Each file is read twice: to check it, and to tokenise it. The test text is only checked.
     """
     if data.train is None:
-        raise ValueError("there is nothing to train on: give --data.train, or a recipe that says it")
+        raise ValueError("there is no text to train on: give --data.train, or a recipe that has it")
     preparation: Preparation = form.preparation(data, progress or (lambda *_: None))
     counts, tokenizers = preparation.check(tokenizers)
     hashes = data_hashes(data, form, preparation.files.hash_of)
     with new_directory(folder) as aside:
-        made_of = data.model_dump(mode="json")
-        index: dict[str, Any] = {"format": FORMAT, "form": form.name, "data": made_of, "arrays": {}}
+        section = data.model_dump(mode="json")
+        index: dict[str, Any] = {"format": FORMAT, "form": form.name, "data": section, "arrays": {}}
         for part in PARTS[:2]:
             if part in counts:
                 index["arrays"][part], counts[part] = preparation.encode(part, counts[part], tokenizers, aside)
@@ -81,11 +81,11 @@ def prepare(
 
 
 class OtherTokenizersError(ValueError):
-    """A text that was prepared with others than these."""
+    """A text that was prepared with other tokenizers."""
 
 
 def open_prepared(folder: Path, tokenizers: Tokenizers) -> Prepared:
-    """What `prepare` wrote, if it is whole and was made with these tokenizers."""
+    """Open the text that `prepare` wrote; ValueError if it is damaged or was prepared with other tokenizers."""
     index = _read_index(folder)
     try:
         if index["tokenizers"] != [tokenizer.fingerprint for tokenizer in tokenizers]:
@@ -100,9 +100,9 @@ def open_prepared(folder: Path, tokenizers: Tokenizers) -> Prepared:
 
 
 def copy_prepared(prepared: Prepared, folder: Path, data: Data, form: TextForm) -> Prepared:
-    """The same prepared text in another folder, if it was made of the section `data`, in this form.
+    """Copy prepared text to another folder; ValueError if it was not prepared for this section `data` and form.
 
-    Files are shared, if they can be. Nobody writes into such a file: prepared anew, it is another file.
+    Files are hard-linked if possible. That is safe because they are never modified, only replaced.
     """
     index = _read_index(prepared.folder)
     if index.get("form") != form.name:  # a table may be pairs, or texts with labels
@@ -126,12 +126,12 @@ def _share(path: Path, other: Path) -> None:
 
 
 def data_hashes(data: Data, form: TextForm, hash_of: Callable[[Path], str] = file_hash) -> dict[str, str]:
-    """File → sha256 of its bytes: as they are now, or as `hash_of` knows them."""
+    """File → SHA-256 of its bytes, by `hash_of`: by default of the file as it is now."""
     return {name: digest for source in _sources(data, form) for name, digest in source.hashes(hash_of).items()}
 
 
 def data_files(data: Data, form: TextForm) -> list[Path]:
-    """Where the text lies."""
+    """The paths of all text files."""
     return [path for source in _sources(data, form) for path in source.files]
 
 

@@ -4,8 +4,8 @@ A .deb is an `ar` archive: a line "!<arch>", then members, each behind a header 
 
     name 16 | time 12 | owner 6 | group 6 | mode 8 | size 10 | "`\\n"
 
-and padded to an even length. `control.tar.*` says what the package is; `data.tar.*` holds its files. Whatever
-the archive says of paths, links and sizes is taken for a claim: names are only compared, never opened.
+and padded to an even length. `control.tar.*` describes the package; `data.tar.*` holds its files. Paths, links and
+sizes in the archive are not trusted: names are only compared, never opened.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import IO, Any
 from sixfold.disk.reading import ordinary
 
 MAGIC = b"!<arch>\n"
-# What opens which: not every Python has all, and the standard library has zstd since 3.14.
+# Modules that read each compression: not every Python has all; the standard library has zstd since 3.14.
 READERS = {"xz": ["lzma"], "gz": ["gzip"], "zst": ["compression.zstd", "zstandard"]}
 LARGEST_FILE = 8 << 20  # a page of help has some kilobytes
 LARGEST_ARCHIVE = 1 << 30
@@ -37,10 +37,10 @@ class Deb:
             fields = self._control()
         self.name, self.version = fields["Package"] or "", fields["Version"] or ""
         if not self.name or not self.version:
-            raise ValueError(f"{path} says neither what package it is nor its version; is it a Debian package?")
+            raise ValueError(f"{path} lacks the name or the version of a package; is it a Debian package?")
 
     def files(self, wanted: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
-        """The names and texts of the regular files whose names are wanted."""
+        """The names and texts of the regular files for whose names `wanted` is true."""
         with _readable(self.path):
             for name, content in self._read("data.tar", wanted):
                 yield name, content.decode("utf-8")
@@ -55,18 +55,18 @@ class Deb:
         unpacked = _Bounded(_unpack(member, io.BytesIO(packed), self.path), self.path)
         with tarfile.open(fileobj=unpacked, mode="r|") as tar:  # type: ignore[call-overload]
             for entry in tar:
-                # Not `isreg`: it takes sparse files too, whose size is a claim that costs nothing.
+                # Not `isreg`: it accepts sparse files, too, which can claim any size in a few bytes.
                 if entry.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or entry.sparse or not wanted(entry.name):
                     continue
                 if entry.size > LARGEST_FILE:
-                    raise ValueError(f"{self.path}: {entry.name} claims {entry.size:,} bytes, too many for such a file")
+                    raise ValueError(f"{self.path}: {entry.name} claims {entry.size:,} bytes, too many for a page")
                 content = tar.extractfile(entry)
                 assert content is not None
                 yield entry.name, content.read()
 
 
 class _Bounded:
-    """A stream that ends in an error when more comes out of it than a package of text can hold."""
+    """A stream that raises a ValueError beyond LARGEST_ARCHIVE bytes."""
 
     def __init__(self, stream: IO[bytes], path: Path):
         self.stream, self.path, self.left = stream, path, LARGEST_ARCHIVE
@@ -74,16 +74,16 @@ class _Bounded:
     def read(self, size: int) -> bytes:
         try:
             block = self.stream.read(size)
-        except Exception as error:  # the packed bytes are in memory: only the unpacking can fail, each in its own way
+        except Exception as error:  # each decompressor raises its own; nothing else can fail here
             raise ValueError(f"{self.path} is damaged or cut short ({error}); fetch it again") from None
         self.left -= len(block)
         if self.left < 0:
-            raise ValueError(f"{self.path} unpacks to more than {LARGEST_ARCHIVE:,} bytes; that is no package of text")
+            raise ValueError(f"{self.path} unpacks to more than {LARGEST_ARCHIVE:,} bytes, too many for such a package")
         return block
 
 
 def _find(path: Path, wanted: str) -> tuple[str, bytes]:
-    """The first member of an `ar` archive whose name begins so."""
+    """The first member of an `ar` archive whose name begins with `wanted`."""
     size = path.stat().st_size
     with open(path, "rb", opener=ordinary) as file:
         if file.read(len(MAGIC)) != MAGIC:
@@ -95,14 +95,12 @@ def _find(path: Path, wanted: str) -> tuple[str, bytes]:
                     f"{path} is damaged or cut short: no member begins at byte {file.tell() - len(header)}"
                 )
             if file.tell() + int(length) > size:
-                raise ValueError(
-                    f"{path} is cut short: it has {size:,} bytes and says that more follow; fetch it again"
-                )
+                raise ValueError(f"{path} is cut short: it has {size:,} bytes, but should have more; fetch it again")
             name = header[:16].decode("latin-1").strip().rstrip("/")
             if name.startswith(wanted):
                 return name, file.read(int(length))
             file.seek(int(length) + int(length) % 2, io.SEEK_CUR)
-    raise ValueError(f"{path} has no {wanted}; is it a whole Debian package?")
+    raise ValueError(f"{path} has no {wanted}; is it a complete Debian package?")
 
 
 def _unpack(name: str, packed: IO[bytes], path: Path) -> IO[bytes]:
@@ -110,7 +108,7 @@ def _unpack(name: str, packed: IO[bytes], path: Path) -> IO[bytes]:
     if kind == "tar":
         return packed
     if kind not in READERS:
-        raise ValueError(f"{path}: {name} is packed in a way that sixfold does not know (it knows xz, zst and gz)")
+        raise ValueError(f"{path}: {name} has a compression that sixfold can't read (it reads xz, zst and gz)")
     for module in READERS[kind]:
         try:
             reader = importlib.import_module(module)
@@ -126,7 +124,7 @@ def _unpack(name: str, packed: IO[bytes], path: Path) -> IO[bytes]:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Say which file has a damage."""
+    """Name the file in errors about damage."""
     try:
         yield
     except (tarfile.TarError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Files that are no plain UTF-8 lines: recognised by their names and first bytes, with what to do about them."""
+"""Recognises files that are not plain lines of UTF-8, by name and first bytes, and says what to do about them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sixfold.config.schema import Data
 
-_FIRST = 1 << 16  # bytes of a first line that are looked at
+_FIRST = 1 << 16  # most bytes of a first line that are read
 _UNREAD = {  # endings of training text that nothing here reads
     ".csv": "holds comma-separated values, which are not read: write it as a .tsv, with tabs between, or a .jsonl",
     ".json": "is a JSON document, which is not read: write it as a .jsonl, one object on each line "
@@ -31,18 +31,18 @@ _COLUMNS = """
 source target src tgt trg text translation input output question answer word pronunciation sentence1 sentence2
 english french german spanish italian portuguese dutch polish russian chinese japanese korean turkish arabic
 ar bg ca cs da de el en es et fa fi fr he hi hr hu id is it ja ko lt lv nl no pl pt ro ru sk sl sr sv tr uk vi zh
-"""  # what columns are called, in lower case
+"""  # usual names of columns, in lower case
 
 
 def refuse_unread(name: str, key: str, also: Collection[str] = ()) -> None:
-    """Raise a ValueError if this is a file of a kind that training can't read. `also` are endings that can be read."""
+    """Raise a ValueError if training can't read a file of this kind. `also` are further endings that it can read."""
     ending, path = file_ending(name), Path(name).expanduser()
     if ending in _UNREAD and ending not in also and path.is_file():
         raise ValueError(f"{key}: {name} {_filled(_UNREAD[ending], name)}")
 
 
 def refuse_records(path: Path) -> None:
-    """Raise a ValueError if the name says that lines of this file are more than a text each."""
+    """Raise a ValueError if, by its name, a line of this file holds more than a text."""
     if (ending := file_ending(path.name)) in _NOT_LINES:
         raise ValueError(
             f"each line that is read must be a text, but {path} holds {_filled(_NOT_LINES[ending], str(path))}"
@@ -50,21 +50,21 @@ def refuse_records(path: Path) -> None:
 
 
 def refuse_bytes(first_line: bytes, name: str) -> None:
-    """Raise a ValueError if a file that begins so is no UTF-8 text, where its kind is known."""
+    """Raise a ValueError if the first line is that of a known kind of file that is not UTF-8 text."""
     for signature, what in _SIGNATURES.items():
         if first_line.startswith(signature):
             raise ValueError(f"{name} {what}")
     zeros = len(first_line) >= 4 and 3 * first_line.count(0) > len(first_line)
     if zeros or first_line.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise ValueError(f"{name} is UTF-16, and UTF-8 is read: convert it by iconv -f UTF-16 -t UTF-8 FILE > NEW")
+        raise ValueError(f"{name} is UTF-16, not UTF-8: convert it by iconv -f UTF-16 -t UTF-8 FILE > NEW")
 
 
 def remarks(data: Data, files: Iterable[Path], *, pairs: bool) -> list[str]:
-    """What the first lines of the training, validation and test files should make one look at."""
+    """Remarks on the first lines of the training, validation and test files."""
     found: list[str] = []
     for path in dict.fromkeys(files):
         line = _first_line(path)
-        if line.endswith(b"\r\n") and file_ending(path.name) != ".csv":  # where they belong there
+        if line.endswith(b"\r\n") and file_ending(path.name) != ".csv":  # in a .csv they are usual
             found.append(
                 f"note: {path} has Windows line ends (\\r\\n); the \\r is part of the line end, not of the text"
             )
@@ -93,7 +93,7 @@ def _first_line(path: Path) -> bytes:
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
             return file.readline(_FIRST).removeprefix(b"\xef\xbb\xbf")
-    except (OSError, EOFError, zlib.error):  # who reads it whole says so
+    except (OSError, EOFError, zlib.error):  # reported when the file is read completely
         return b""
 
 

@@ -1,6 +1,6 @@
-"""The forms that training text has: pairs of texts, one text, texts with labels. A task names the one it needs.
+"""The forms of training text: pairs of texts, plain text, texts with labels. A task names its form.
 
-What reads and prepares text is imported when it is first called: to ask a trained model, none of it is needed.
+The modules that read and prepare text are imported when they are first called: using a trained model needs none.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class TextForm:
     """How files become rows on disk."""
 
     name: str
-    sources: Callable[[Data, Split], list[Source[Any]]]  # the files of a part
+    sources: Callable[[Data, Split], list[Source[Any]]]  # the files of a split
     preparation: Callable[..., Preparation]  # (data, progress): reads them twice
-    references: Callable[[Data, Split], list[Reference]]  # what a part is scored against
+    references: Callable[[Data, Split], list[Reference]]  # the texts that a split is scored against
     limit: str  # the key of `data` that bounds a row: "max_length" or "context"
-    ends: int = 0  # tokens more than that which a row can have: EOS
+    ends: int = 0  # tokens of a row beyond that limit: EOS
     has_pairs: bool = False
     has_labels: bool = False
 

@@ -1,4 +1,4 @@
-"""Files that are hashed while they are read, so that a hash is that of the bytes which were really used."""
+"""Hashes files while they are read, so that the hash is that of the bytes that were used."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _BLOCK = 1 << 17  # bytes that are read and hashed at once
 
 
 class HashedFiles:
-    """Opens files, and notes the SHA-256 of each when its last byte has been read.
+    """Opens files, and records the SHA-256 of each when it has been read to its end.
 
-    A file may be read several times. If it is not the same each time, its end is a ValueError.
+    A file may be read several times. If its content has changed, reading its end raises a ValueError.
     """
 
     def __init__(self) -> None:
         self._hashes: dict[Path, str] = {}
 
     def open(self, path: Path) -> io.BufferedReader:
-        """A file's bytes as they are stored; a reader has to go to the end."""
-        file = open(path, "rb", buffering=0, opener=ordinary)  # noqa: SIM115 (closed by who closes the reader)
+        """The stored bytes of a file, to be read to the end."""
+        file = open(path, "rb", buffering=0, opener=ordinary)  # noqa: SIM115 (closed with the reader)
         return io.BufferedReader(_HashedBytes(file, partial(self._note, path)), _BLOCK)
 
     def hash_of(self, path: Path) -> str:
@@ -38,11 +38,11 @@ class HashedFiles:
 
     def _note(self, path: Path, digest: str) -> None:
         if self._hashes.setdefault(path, digest) != digest:
-            raise ValueError(f"{path} has changed since it was first read; begin again when nobody writes to it")
+            raise ValueError(f"{path} has changed since it was first read; start again when it is no longer written to")
 
 
 class _HashedBytes(io.RawIOBase):
-    """The bytes of a file; `at_end` hears their SHA-256 when there are no more."""
+    """The bytes of a file; at its end, `at_end` is called with their SHA-256."""
 
     def __init__(self, file: io.FileIO, at_end: Callable[[str], None]):
         self._file, self._at_end = file, at_end

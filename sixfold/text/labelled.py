@@ -1,7 +1,7 @@
-"""From tables of texts and labels to arrays, beside `sixfold.text.preparation`: check, train the tokenizer, tokenise.
+"""Prepares tables of texts and labels, as `sixfold.text.preparation` does other text.
 
     train.target.ids, .offsets   the tokens of each text
-    train.label.values           for each text the index of its label in `labels`
+    train.label.values           the index of each text's label in `labels`
 
 Each file is read twice: to check it and train the tokenizer, and to tokenise it.
 """
@@ -32,15 +32,15 @@ from sixfold.text.tokenizer import Tokenizer, Tokenizers
 from sixfold.text.vocabulary import TokenizerTrainer
 
 _CHUNK = 256  # rows that are tokenised at once; each may have megabytes
-_SUSPICIOUS = 10  # rows from which on no table has a label of its own for each
-_SHOWN = 5  # examples of what people should look at
-_LISTED = 20  # labels that a message lists
+_SUSPICIOUS = 10  # with at least this number of rows, different labels in all rows are an error
+_SHOWN = 5  # most examples in a remark
+_LISTED = 20  # most labels that a message lists
 
 
 class LabelledText:
-    """Texts and their labels. `labels` are those of a model that exists; by default they are found in training.
+    """Texts and their labels. `labels` are those of an existing model; by default they come from the training text.
 
-    After `check`, `labels` has them in order, and `remarks` what people should know of the tables.
+    After `check`, `labels` has them in order, and `remarks` has remarks on the tables.
     """
 
     def __init__(self, data: Data, progress: ProgressCallback, labels: Sequence[str] | None = None):
@@ -55,7 +55,7 @@ class LabelledText:
         self._references: list[Reference] = []
 
     def check(self, tokenizers: Tokenizers | None = None) -> tuple[dict[str, PartReport], Tokenizers]:
-        """Read all there is. → what is known without tokens, and the tokenizers"""
+        """The first pass over all files. → the counts known before tokenising, and the tokenizers"""
         trainers = [] if tokenizers else [TokenizerTrainer(self.kind, self.size)]
         counts = self._check_parts(trainers)
         return counts, tokenizers or finish_training(trainers, self.progress)
@@ -79,7 +79,7 @@ class LabelledText:
         return counts
 
     def _where_columns_are(self) -> list[str]:
-        """For each way in which they were worked out, the files."""
+        """Notes on the columns that were chosen without being given, and in which files."""
         by_way: dict[str, list[Path]] = {}
         for path in dict.fromkeys(path for part in self.sources.values() for source in part for path in source.files):
             by_way.setdefault(described_columns(path, self.data.source, self.data.target), []).append(path)
@@ -107,12 +107,12 @@ class LabelledText:
         return seen
 
     def _find_labels(self, seen: _SeenRows) -> None:
-        """Those of training, by name, in sorted order."""
+        """Take the labels of the training text, sorted, unless they were given; refuse implausible ones."""
         if len(seen.labels) == 1:
             (only,) = seen.labels
             raise ValueError(
-                f"data.train: each of {seen.rows:,} texts has the label {quoted(only)}, and there is nothing to learn "
-                f"from a single class: {self._names('train')}"
+                f"data.train: each of {seen.rows:,} texts has the label {quoted(only)}, but training needs at least "
+                f"two labels: {self._names('train')}"
             )
         if len(seen.labels) == seen.rows >= _SUSPICIOUS:
             raise ValueError(
@@ -122,13 +122,13 @@ class LabelledText:
         self.labels = self.labels or tuple(sorted(seen.labels))
 
     def references(self) -> list[Reference]:
-        """Each text of the validation with its label; equal texts are not joined, as each row counts."""
+        """Each validation text with its label; equal texts are not merged, as each row counts."""
         return self._references
 
     def encode(
         self, part: Split, counts: PartReport, tokenizers: Tokenizers, folder: Path
     ) -> tuple[dict[str, Any], PartReport]:
-        """Write one part. → what `open_examples` needs, and the report with all counts"""
+        """Write one split. → the description for `open_examples`, and the report with all counts"""
         tokenizer, index, groups, cut, done = tokenizers.source, _index_of(self.labels), [], 0, 0
         with (
             RowWriter(folder, f"{part}.target", len(tokenizer)) as texts,
@@ -149,7 +149,7 @@ class LabelledText:
         return arrays, replace(counts, empty=done - texts.rows, cut=cut, rows=texts.rows, target_tokens=texts.tokens)
 
     def _encode_texts(self, texts: Sequence[str], tokenizer: Tokenizer, writer: RowWriter) -> int:
-        """→ how many were too long, and are cut"""
+        """→ the number of texts that were too long and are truncated"""
         rows, most = tokenizer.encode_batch(texts), self.data.max_length
         writer.write([row[:most] for row in rows])
         return sum(len(row) > most for row in rows)
@@ -159,7 +159,7 @@ class LabelledText:
 
 
 def _with_text(rows: Iterable[Row]) -> list[Row]:
-    """Nothing but white space is no text."""
+    """The rows whose text is more than white space."""
     return [row for row in rows if row.text.strip()]
 
 
@@ -182,7 +182,7 @@ def _index_of(labels: Sequence[str]) -> dict[str, int]:
 
 
 def _classes(rows: Sequence[Row], index: Mapping[str, int], path: Path) -> list[int]:
-    """The index of each row's label. One that is not known is an error that names the line."""
+    """The index of each row's label. An unknown label is an error that names the line."""
     for row in rows:
         if row.label not in index:
             near = nearest(row.label, index)
@@ -199,15 +199,15 @@ def _listed(labels: Sequence[str]) -> str:
     return ", ".join(map(quoted, labels[:_LISTED])) + (f" and {more:,} more" if more > 0 else "")
 
 
-# What is remembered of the rows --------------------------------------------------------------------------------------
+# Statistics of the rows ----------------------------------------------------------------------------------------------
 
 
 class _SeenRows:
-    """The rows of one part: their texts by 64 bits each, their labels, and where they stand; 20 bytes for each row."""
+    """The rows of one split in 20 bytes each: a 64-bit hash of the text, the label, and the line."""
 
     def __init__(self) -> None:
-        self.labels: dict[str, int] = {}  # numbered as they came
-        self.empty = 0  # rows without a text, of which nothing is remembered
+        self.labels: dict[str, int] = {}  # numbered by first occurrence
+        self.empty = 0  # rows without a text, which are not stored
         self._texts, self._labels, self._lines = array("q"), array("i"), array("q")
         self._files: list[Path] = []
         self._starts: list[int] = []  # the first row of each file
@@ -233,34 +233,34 @@ class _SeenRows:
         return [*self.labels][self._labels[row]]
 
     def also_in(self, other: _SeenRows) -> int:
-        """How many texts the other has, too."""
+        """The number of texts that occur in the other split, too."""
         return int(np.isin(np.array(self._texts), np.unique(np.array(other._texts))).sum())
 
     def duplicates(self) -> int:
-        """Rows whose text and label had come before."""
+        """The number of rows whose text and label occurred before."""
         _, same_text, same_label = self._neighbours()
         return int((same_text & same_label).sum())
 
     def two_labels(self) -> int:
-        """Texts that have more than one label."""
+        """The number of texts that have more than one label."""
         order, same_text, same_label = self._neighbours()
         return len(np.unique(np.array(self._texts)[order[1:][same_text & ~same_label]]))
 
     def contradictions(self, most: int) -> list[tuple[int, int]]:
-        """Pairs of rows with one text and two labels, those that end first."""
+        """Pairs of rows with the same text and different labels, ordered by the second row."""
         order, same_text, same_label = self._neighbours()
         at = np.flatnonzero(same_text & ~same_label)
         pairs = sorted((sorted((int(order[i]), int(order[i + 1]))) for i in at), key=lambda pair: pair[1])
         return [(first, second) for first, second in pairs[:most]]
 
     def single(self) -> list[int]:
-        """The only row of each label that has one."""
+        """The rows whose label occurs only once."""
         labels = np.array(self._labels)
         rare = np.flatnonzero(np.bincount(labels) == 1)
         return np.flatnonzero(np.isin(labels, rare)).tolist()
 
     def _neighbours(self) -> tuple[Array, Array, Array]:
-        """Rows by text and then by label, and whether each but the first has the text, and the label, of the last."""
+        """Rows sorted by text, then label; and for each but the first, whether text and label equal the previous."""
         texts, labels = np.array(self._texts), np.array(self._labels)
         order = np.lexsort((labels, texts))
         same = [each[order][1:] == each[order][:-1] for each in (texts, labels)]
@@ -268,7 +268,7 @@ class _SeenRows:
 
 
 def _remarks(part: Split, seen: _SeenRows) -> list[str]:
-    """What people should look at."""
+    """Warnings about contradictory and rare labels."""
     found = []
     if pairs := seen.contradictions(1):
         ((first, second),) = pairs
@@ -279,11 +279,11 @@ def _remarks(part: Split, seen: _SeenRows) -> list[str]:
     if part == "train" and (rows := seen.single()):
         shown = "; ".join(f"{quoted(seen.label(row))} in {seen.where(row)}" for row in rows[:_SHOWN])
         more = f"; and {len(rows) - _SHOWN:,} more" if len(rows) > _SHOWN else ""
-        found.append(f"warning: of {len(rows):,} labels there is a single example: {shown}{more}")
+        found.append(f"warning: {len(rows):,} labels have a single example: {shown}{more}")
     return found
 
 
 def label_references(data: Data, part: Split) -> list[Reference]:
-    """Each text of a part with its label, to score against: those that `encode` writes, in the same order."""
+    """Each text of a split with its label, to score against: those that `encode` writes, in the same order."""
     rows = (row for source in table_sources(data, part) for row in _with_text(source.read()))
     return [Reference(row.text, (row.label,)) for row in rows]

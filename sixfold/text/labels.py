@@ -17,18 +17,18 @@ FORMAT = "sixfold-labels-1"
 
 
 def checked_labels(labels: Any) -> list[str]:
-    """The labels of a model, if they can be: at least two different texts."""
+    """Check the labels of a model: at least two different texts, none empty."""
     if not isinstance(labels, Sequence) or isinstance(labels, str):
-        raise ValueError(f"labels are a list of texts, got {quoted(labels)}")
+        raise ValueError(f"labels must be a list of texts, got {quoted(labels)}")
     if not all(isinstance(label, str) and label for label in labels):
-        raise ValueError(f"each label is a text that is not empty, got {quoted(labels)}")
+        raise ValueError(f"each label must be a text that is not empty, got {quoted(labels)}")
     if len(labels) < 2 or len({*labels}) != len(labels):
-        raise ValueError(f"there are at least two labels, which differ, got {quoted(labels)}")
+        raise ValueError(f"there must be at least two labels, all different, got {quoted(labels)}")
     return [*labels]
 
 
 def write_labels(directory: Path, labels: Sequence[str]) -> None:
-    """Write the labels of a model, in their order, in one move."""
+    """Write the labels of a model in order, atomically."""
     path = directory / LABELS
     record = sealed({"format": FORMAT, "labels": checked_labels(labels)})
     write_text(path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
@@ -46,6 +46,6 @@ def read_labels(directory: Path) -> list[str]:
             raise ValueError("it is not as it was written")
         return checked_labels(record.get("labels"))
     except FileNotFoundError:
-        raise ValueError(f"there is no {path}, where the names of the labels are kept") from None
+        raise ValueError(f"there is no {path}, which holds the names of the labels") from None
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} can't be read, or is damaged: {error}") from None

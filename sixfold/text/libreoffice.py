@@ -1,12 +1,12 @@
-"""A parallel corpus from LibreOffice's help, which Debian packs in one package for each language.
+"""Makes a parallel corpus from LibreOffice's help, of which Debian has one package per language.
 
 A page of help is the same file in every language, and its paragraphs carry the same ids:
 
     help/en-US/text/swriter/guide/spellcheck.html    <p id="par_id3149836">Place the cursor …</p>
     help/de/text/swriter/guide/spellcheck.html       <p id="par_id3149836">Setzen Sie den Cursor …</p>
 
-so they align by themselves. Whole pages go to training, validation or test. The text is LibreOffice's, under the
-Mozilla Public License 2.0: sixfold brings what makes the corpus, never the corpus.
+so that paragraphs are aligned by id. Each page goes completely to training, validation or test. The text is
+LibreOffice's, under the Mozilla Public License 2.0: sixfold contains the program that makes the corpus, not the corpus.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ LANGUAGES = (
     *("ca", "cs", "da", "de", "dz", "el", "en-gb", "en-us", "es", "et", "eu", "fi", "fr", "gl", "hi", "hu", "id"),
     *("it", "ja", "km", "ko", "nl", "om", "pl", "pt", "pt-br", "ru", "sk", "sl", "sv", "tr", "vi", "zh-cn", "zh-tw"),
 )
-SPACELESS = {"dz", "ja", "km", "zh-cn", "zh-tw"}  # two characters count as a word
+SPACELESS = {"dz", "ja", "km", "zh-cn", "zh-tw"}  # languages without spaces: two characters count as a word
 SHORTEST, LONGEST = 3, 50  # words of a text
 PARTS = ("train", "valid", "test")
 PAGE = re.compile(r"(?:\./)?usr/(?:share|lib)/libreoffice/help/[A-Za-z-]+/(text(?:/[\w-][\w.-]*)+\.html)")
-VOID = {"img", "input", "link", "meta", "wbr"}  # elements that nothing closes; <br> is a blank
+VOID = {"img", "input", "link", "meta", "wbr"}  # elements without an end tag; <br> is a space
 MADE_BY = "sixfold prepare libreoffice"
 INVISIBLE = str.maketrans(
     "", "", "\u00ad\u200b\u2060\ufeff"
@@ -56,7 +56,7 @@ class ParagraphPair(NamedTuple):
 
 @dataclass(frozen=True)
 class Summary:
-    """What a corpus was made of, and how much of it there is."""
+    """The packages of a corpus, and its counts."""
 
     source: str
     target: str
@@ -93,7 +93,7 @@ def prepare(
     names = _package(source), _package(target)
     if names[0] == names[1]:
         raise ValueError(f"source and target are the same language, {source!r} and {target!r}")
-    _check_place(out, overwrite)
+    _check_output(out, overwrite)
     with tempfile.TemporaryDirectory(prefix="sixfold-") as folder:
         given = dict(zip(names, (source_deb, target_deb), strict=True))
         missing = [name for name, path in given.items() if path is None]
@@ -129,10 +129,10 @@ def _package(language: str) -> str:
 
 
 def _fetch(names: list[str], folder: Path) -> dict[str, Path]:
-    """Have apt-get fetch packages, which needs no rights and installs nothing."""
+    """Download packages by apt-get, which needs no root and installs nothing."""
     if not names:
         return {}
-    instead = "; or get the packages from https://packages.debian.org and say --source-deb FILE --target-deb FILE"
+    instead = "; or get the packages from https://packages.debian.org and give --source-deb FILE --target-deb FILE"
     if shutil.which("apt-get") is None:
         raise ValueError(f"there is no apt-get here to fetch {' and '.join(names)}: run this on Debian{instead}")
     done = subprocess.run(
@@ -172,12 +172,12 @@ def _read_pages(deb: Deb) -> dict[str, dict[str, list[str]]]:
         assert match is not None
         pages[match[1]] = paragraphs(text)
     if not pages:
-        raise ValueError(f"{deb.path} ({deb.name} {deb.version}) holds no pages of help where Debian has them")
+        raise ValueError(f"{deb.path} ({deb.name} {deb.version}) has no pages of help at the usual paths")
     return pages
 
 
 def paragraphs(page: str) -> dict[str, list[str]]:
-    """The texts of a page under their ids: several where the page has taken in other pages with the same ids."""
+    """Id → texts of a page; several, if the page includes other pages with the same ids."""
     parser = _Paragraphs()
     parser.feed(page)
     parser.close()
@@ -191,10 +191,10 @@ class _Element:
     tag: str
     attributes: dict[str, str | None]
     texts: list[str] = field(default_factory=list)
-    choice: int | None = None  # which of the texts is one of several variants
+    choice: int | None = None  # index of the text that is one of several variants
 
     def vary(self, text: str, default: bool) -> None:
-        """Of the variants for Writer and Calc, or for a Mac and others, the default remains, or else the first."""
+        """Keep one of several variants (for Writer and Calc, macOS and others): the default, or else the first."""
         if self.choice is None:
             self.choice = len(self.texts)
             self.texts.append(text)
@@ -208,7 +208,7 @@ class _Paragraphs(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self.found: dict[str, list[str]] = {}
-        self._open: list[_Element] = []  # the paragraph, and what is open in it
+        self._open: list[_Element] = []  # the paragraph, and the open elements in it
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag == "br":
@@ -219,7 +219,7 @@ class _Paragraphs(HTMLParser):
                 self._open.append(_Element(tag, attributes))
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)  # <p/> is <p> in HTML, whose browsers ignore the slash
+        self.handle_starttag(tag, attrs)  # in HTML <p/> is <p>: browsers ignore the slash
 
     def handle_endtag(self, tag: str) -> None:
         if not any(element.tag == tag for element in self._open):
@@ -245,23 +245,23 @@ class _Paragraphs(HTMLParser):
 
 
 def tidy(text: str) -> str:
-    """One line, one blank between words, nothing invisible."""
-    seen = unicodedata.normalize("NFC", text).translate(INVISIBLE)
-    return " ".join(seen.split())
+    """The text as one line, with single spaces and without invisible characters."""
+    visible = unicodedata.normalize("NFC", text).translate(INVISIBLE)
+    return " ".join(visible.split())
 
 
 # ------------------------------------------------------------------------------------------------ pairs
 
 
 def align(source: dict[str, list[str]], target: dict[str, list[str]]) -> Iterator[ParagraphPair]:
-    """Texts of the same id, in turn; where one side has more of them than the other, nobody knows which is which."""
+    """Pairs of texts with the same id, in order. If the sides have different numbers of them, they can't be aligned."""
     for key, texts in source.items():
         if len(texts) == len(target.get(key, ())):
             yield from map(ParagraphPair, texts, target[key])
 
 
 class _Corpus:
-    """Pairs as they come, page by page."""
+    """Collects pairs, page by page."""
 
     def __init__(self, source: str, target: str):
         self.languages = source, target
@@ -290,7 +290,7 @@ class _Corpus:
         return "not translated" if pair.source == pair.target else ""
 
     def parts(self) -> dict[str, list[ParagraphPair]]:
-        """The pairs of each part; no source that was trained on is validated on, nor either tested on."""
+        """The pairs of each split, without sources that occur in an earlier split."""
         seen: set[str] = set()
         parts: dict[str, list[ParagraphPair]] = {}
         for part, pairs in self._pairs.items():
@@ -305,7 +305,7 @@ class _Corpus:
 
 
 def part_of(page: str) -> str:
-    """Where a page belongs, by its name alone: of 100 pages, about 4 are for validation and 4 for the test."""
+    """The split of a page, by a hash of its name: about 4 % are for validation and 4 % for the test."""
     hundredth = int.from_bytes(hashlib.sha256(page.encode()).digest()[:8], "big") % 100
     return "test" if hundredth < 4 else "valid" if hundredth < 8 else "train"
 
@@ -319,8 +319,8 @@ def words(text: str, language: str) -> int:
 # ------------------------------------------------------------------------------------------------ output
 
 
-def _check_place(out: Path, overwrite: bool) -> None:
-    """Only a corpus of ours is ever replaced: `--overwrite --out ~` must not cost anybody their home."""
+def _check_output(out: Path, overwrite: bool) -> None:
+    """Raise a ValueError unless `out` is free, or a corpus of this command: `--overwrite --out ~` must not delete ~."""
     if not os.path.lexists(out):
         return
     if not overwrite:

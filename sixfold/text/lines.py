@@ -1,9 +1,8 @@
-"""Lines of text: the one reader behind training data, scoring and the command line.
+"""The reader of lines of text, used for training data, scoring and the command line.
 
-A line ends at \\n only, and a carriage return directly before it is part of the end; U+2028 does not split. The last
-line may lack its \\n. A byte order mark at the start of a file is dropped. A name that ends with .gz is unpacked. A
-line has at most LONGEST_LINE bytes, since a few kilobytes of .gz can unpack to one line of gigabytes. All is read as
-it is needed.
+A line ends at \\n or \\r\\n only; U+2028 does not split. The last line may lack its \\n. A byte order mark at the start
+of a file is dropped. A file whose name ends in .gz is unpacked. A line has at most LONGEST_LINE bytes, since a few
+kilobytes of .gz can unpack to one line of gigabytes. Lines are read as they are needed.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from pathlib import Path
 from sixfold.text.file_kinds import refuse_bytes
 
 LONGEST_LINE = 16 << 20  # bytes, without its end
-_PART = 1 << 16  # bytes that are read at once where a line may be of any length
+_PART = 1 << 16  # bytes that are read at once if a line may have any length
 _BOM = b"\xef\xbb\xbf"
 
-Opener = Callable[[Path], io.BufferedReader]  # gives the bytes of a file as they are stored
+Opener = Callable[[Path], io.BufferedReader]  # returns the stored bytes of a file
 
 
 def open_stored(path: Path) -> io.BufferedReader:
-    """The bytes of a file, which is not unpacked."""
+    """The stored bytes of a file, not unpacked."""
     return open(path, "rb")
 
 
@@ -38,7 +37,7 @@ def read_lines(path: Path, opener: Opener = open_stored) -> Iterator[str]:
 def read_parts(path: Path, opener: Opener = open_stored) -> Iterator[str]:
     """The text of a file line by line; a line may be of any length, and a long one comes in several parts."""
     decoder = codecs.getincrementaldecoder("utf-8")()
-    number, column = 1, 0  # where the next byte stands
+    number, column = 1, 0  # of the next byte
     for raw in _raw_parts(path, _PART, opener):
         try:
             yield decoder.decode(raw)
@@ -52,7 +51,7 @@ def read_parts(path: Path, opener: Opener = open_stored) -> Iterator[str]:
 
 
 def decode_line(raw: bytes, number: int, name: str) -> str:
-    """A line as text; errors say which line it is."""
+    """A line as text; errors name the line."""
     if len(raw) - raw.endswith(b"\n") > LONGEST_LINE:
         raise too_long(number, name)
     try:
@@ -71,7 +70,7 @@ def too_long(number: int, name: str) -> ValueError:
 
 
 def _not_utf8(error: UnicodeDecodeError, before: int, number: int, name: str) -> ValueError:
-    """`before` counts the bytes of the line before those that were decoded."""
+    """The error for bytes that are not UTF-8; `before` is the number of bytes of the line before `error.object`."""
     found = f"byte 0x{error.object[error.start]:02x} at column {before + error.start + 1}"
     return ValueError(f"{name}, line {number}: {found} is not UTF-8 ({error.reason}); convert the text")
 
@@ -97,5 +96,5 @@ def _part(file: io.BufferedIOBase, most: int) -> bytes:
     """At most `most` bytes of a line, or one more; a carriage return before its end is dropped."""
     raw = file.readline(most)
     if raw.endswith(b"\r"):
-        raw += file.readline(1)  # the end itself, if the limit fell between the two
+        raw += file.readline(1)  # the line feed, if the limit fell before it
     return raw[:-2] + b"\n" if raw.endswith(b"\r\n") else raw

@@ -1,7 +1,7 @@
-"""From text to arrays in two passes over the files, for pairs and for the text of a language model.
+"""Prepares pairs and plain text in two passes over the files.
 
-1   check       reads all parts: hashes the files, counts, and trains tokenizers if there are none
-2   encode      reads what is trained and validated on once more: tokenises it, and collects references
+1   check       reads all splits: hashes the files, counts, and trains tokenizers if none are given
+2   encode      reads the training and validation text again: tokenises it, and collects references
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ PARTS: tuple[Split, ...] = ("train", "valid", "test")
 _CHUNK = 4096  # lines that are checked or tokenised at once
 _LARGEST_CHUNK = 1 << 21  # characters; lines may be long
 
-ProgressCallback = Callable[[str, int, int | None], Any]  # what is being done, how much of it is done, of how much
+ProgressCallback = Callable[[str, int, int | None], Any]  # (name of the work, done, total)
 T = TypeVar("T")
 
 
 class Reference(NamedTuple):
-    """A text that a model is asked about, and the answers that are right."""
+    """An input text, and its correct outputs."""
 
     source: str
     targets: tuple[str, ...]
@@ -41,36 +41,36 @@ class Preparation(Protocol):
     """One form of text. Every file is opened by `files.open`, at most twice, and read to its end."""
 
     files: HashedFiles
-    labels: tuple[str, ...]  # of the classes, after the first pass; none where texts have no labels
-    remarks: Sequence[str]  # what people should look at
+    labels: tuple[str, ...]  # of the classes, after the first pass; empty if texts have no labels
+    remarks: Sequence[str]  # notes and warnings for the user
 
     def __init__(self, data: Data, progress: ProgressCallback): ...
 
     def check(self, tokenizers: Tokenizers | None = None) -> tuple[dict[str, PartReport], Tokenizers]:
-        """The first pass. Tokenizers are trained if none are given. → what is known of each part, and the tokenizers"""
+        """The first pass. Tokenizers are trained if none are given. → the counts of each split, and the tokenizers"""
 
     def encode(
         self, part: Split, counts: PartReport, tokenizers: Tokenizers, folder: Path
     ) -> tuple[dict[str, Any], PartReport]:
-        """The second pass over one part. → what `open_examples` needs, and the report with all counts"""
+        """The second pass over one split. → the description for `open_examples`, and the report with all counts"""
 
     def references(self) -> list[Reference]:
-        """The validation text as it is, to score against, when `encode` has read it."""
+        """The raw validation text, to score against, once `encode` has read it."""
 
 
 def without_empty_sides(pairs: Iterable[Pair]) -> list[Pair]:
-    """Pairs that lack no side: nothing but white space is nothing."""
+    """The pairs whose sides both have more than white space."""
     return [pair for pair in pairs if pair[0].strip() and pair[1].strip()]
 
 
 class ReferenceCollector:
-    """Pairs whose sources are equal become one reference with several targets."""
+    """Merges pairs with equal sources into one reference with several targets."""
 
     def __init__(self) -> None:
         self._targets: dict[str, dict[str, None]] = {}
 
     def update(self, pairs: Iterable[Pair]) -> None:
-        """Take more pairs, none of which may have an empty side."""
+        """Add pairs, none of which may have an empty side."""
         for source, target in pairs:
             self._targets.setdefault(source, {})[target] = None
 
@@ -123,7 +123,7 @@ class ParallelText:
         return [*map(TokenizerTrainer, kinds, sizes)]
 
     def references(self) -> list[Reference]:
-        """Pairs with an empty side are left out; long ones are not."""
+        """Pairs with an empty side are left out, long ones are kept."""
         return self._references.references()
 
     def encode(
@@ -164,7 +164,7 @@ class ParallelText:
         )
 
     def _encode_chunk(self, chunk: list[Pair], tokenizers: Tokenizers, left: RowWriter, right: RowWriter) -> int:
-        """→ how many pairs were too long"""
+        """→ the number of pairs that were too long"""
         rows = zip(
             tokenizers.source.encode_batch([source for source, _ in chunk]),
             tokenizers.target.encode_batch([target for _, target in chunk]),
@@ -178,7 +178,7 @@ class ParallelText:
 
 
 class PlainText:
-    """The text of a language model."""
+    """Plain text, for a language model."""
 
     labels: tuple[str, ...] = ()
     remarks: Sequence[str] = ()
@@ -220,7 +220,7 @@ class PlainText:
     def encode(
         self, part: Split, counts: PartReport, tokenizers: Tokenizers, folder: Path
     ) -> tuple[dict[str, Any], PartReport]:
-        """Write one part. Files of equal weight that follow each other are one stream, cut into windows."""
+        """Write one split. Consecutive files of equal weight are one stream, cut into windows."""
         groups, done = [], 0
         with RowWriter(folder, f"{part}.target", len(tokenizers.target)) as writer:
             for weight, sources in groupby(self.sources[part], lambda source: source.weight):
@@ -236,12 +236,12 @@ class PlainText:
 
 
 class _Documents:
-    """Counts the documents that stretches make, and remembers their lines."""
+    """Counts the documents in a sequence of stretches, and collects hashes of their lines."""
 
     def __init__(self) -> None:
         self.seen = Seen()
         self.lines, self.documents, self._empty = 0, 0, 0
-        self._something = False  # in the document that has begun
+        self._something = False  # whether the current document has text
 
     def update(self, stretches: Iterable[Stretch]) -> None:
         for text, ends in stretches:
@@ -263,7 +263,7 @@ class _Documents:
 def check_parts(
     parts: Iterable[Split], check_part: Callable[[Split], tuple[PartReport, Seen]]
 ) -> dict[str, PartReport]:
-    """Check one part after the other, the first of which is for training, and count what training has too."""
+    """Check one split after another, training first, and count the lines that also occur in training."""
     counts: dict[str, PartReport] = {}
     training: Seen | None = None
     for part in parts:
@@ -275,7 +275,7 @@ def check_parts(
 
 
 def _learn_from_pairs(trainers: Sequence[TokenizerTrainer], pairs: Iterable[Pair]) -> None:
-    """Give one trainer both sides in turn, or two trainers a side each."""
+    """Give a single trainer both sides, or each of two trainers one side."""
     if len(trainers) == 1:
         trainers[0].update(chain.from_iterable(pairs))
     elif trainers:
@@ -297,7 +297,7 @@ def _length_of_stretch(stretch: Stretch) -> int:
 
 
 def _without_empty(stretches: Iterable[Stretch]) -> Iterator[Stretch]:
-    """Leave out documents of nothing but white space."""
+    """Leave out documents that are only white space."""
     held: list[Stretch] = []
     begun = False
     for text, ends in stretches:
@@ -316,14 +316,14 @@ def _encode_stretches(chunk: list[Stretch], tokenizer: Tokenizer) -> list[list[i
 
 
 def _set_ends_apart(kind: str, texts: list[str]) -> list[str]:
-    """The end of a line is a word of its own where words are what stands between spaces."""
+    """Make line ends separate words, for the tokenizers that split at spaces."""
     if kind not in ("words", "symbols"):
         return texts
     return [f"{text[:-1]} \n" if text.endswith("\n") and text != "\n" else text for text in texts]
 
 
 def _chunks(lines: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
-    """Lines by the thousand, or fewer where they are long."""
+    """Lists of at most 4,096 lines; fewer if they are long."""
     chunk: list[T] = []
     characters = 0
     for line in lines:
@@ -341,9 +341,9 @@ def _names(sources: Sequence[Source[Any]]) -> str:
 
 
 def pair_references(data: Data, part: Split) -> list[Reference]:
-    """The raw text of a part, to score against. Equal sources become one.
+    """The raw text of a split, to score against. Equal sources are merged.
 
-    Pairs with an empty side are left out; long ones are not.
+    Pairs with an empty side are left out, long ones are kept.
     """
     collector = ReferenceCollector()
     for item in pair_sources(data, part):
@@ -352,5 +352,5 @@ def pair_references(data: Data, part: Split) -> list[Reference]:
 
 
 def no_references(data: Data, part: Split) -> list[Reference]:
-    """A text that is predicted word by word is scored by its likelihood alone."""
+    """None: plain text is scored by its likelihood only."""
     return []

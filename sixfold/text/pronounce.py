@@ -1,9 +1,9 @@
-"""The embedded example: English words and how they are said, from the CMU Pronouncing Dictionary.
+"""The embedded example: English words and their pronunciations, from the CMU Pronouncing Dictionary.
 
-    hello    HH AH0 L OW1        a word, and its sounds: a vowel ends in its stress (0 none, 1 first, 2 second)
-    hello    HH EH0 L OW1        a word that can be said in several ways is several examples
+    hello    HH AH0 L OW1        a word, and its phones: a vowel ends in its stress (0 none, 1 primary, 2 secondary)
+    hello    HH EH0 L OW1        a word with several pronunciations is several examples
 
-Small enough to train on in minutes, real enough to mean something. `tools/make_pronounce.py` makes the table.
+It is real data, and small enough to train on in minutes. `tools/make_pronounce.py` makes the table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PARTS = ("train", "valid", "test")
 
 
 def examples(part: str) -> Iterator[tuple[str, str]]:
-    """Words of one part with one pronunciation each, in the order of the alphabet."""
+    """The words of one split with one pronunciation each, in alphabetical order."""
     if part not in PARTS:
         raise ValueError(f"there is no part {part!r}; there are {', '.join(PARTS)}")
     for word, said in _words().items():
@@ -33,10 +33,10 @@ def pronunciations() -> dict[str, tuple[str, ...]]:
 
 
 def part_of(word: str) -> str:
-    """Where a word belongs: of 100 words, about 93 are for training, 2 for validation and 5 for the test.
+    """The split of a word: about 93 % are for training, 2 % for validation and 5 % for the test.
 
-    Only the spelling decides, so a word is in one part with all its pronunciations, on every machine and
-    whatever else the table holds. Its relatives ("baker", "baker's") are words of their own.
+    It is a hash of the spelling, so a word is in one split with all its pronunciations, on every machine and with every
+    version of the table. Related words ("baker", "baker's") are split independently.
     """
     hundredth = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "big") % 100
     return "test" if hundredth < 5 else "valid" if hundredth < 7 else "train"

@@ -1,4 +1,4 @@
-"""What was found in the text before training on it."""
+"""The report on the text of a run: counts of each split, and remarks."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def count_outliers(source: Array, target: Array) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class PartReport:
-    """Counts of one part. None: does not apply, or was not looked at."""
+    """Counts of one split. None: does not apply, or was not counted."""
 
     lines: int  # pairs, rows of a table, or the lines or documents of a language model
     documents: int | None = None  # of a language model
     empty: int = 0  # pairs with an empty side, rows without a text, or empty documents: dropped
-    duplicates: int = 0  # lines that came before in this part
+    duplicates: int = 0  # lines that occurred before in this split
     in_training: int | None = None  # sources, or lines, that also occur in training
     over_long: int | None = None  # pairs with too many tokens: dropped
     rows: int | None = None  # pairs that remain, or windows
-    outliers: int | None = None  # of them, with unlikely lengths
+    outliers: int | None = None  # of these pairs, those with unlikely lengths
     source_tokens: int | None = None
     target_tokens: int | None = None
     classes: int | None = None  # different labels, where texts are classified
@@ -51,7 +51,7 @@ class Report:
     remarks: tuple[str, ...] = ()  # on the form of the files
 
     def lines(self) -> list[str]:
-        """For people."""
+        """The report as text."""
         out: list[str] = []
         for name, part in self.parts.items():
             first, *rest = _describe(part, self.limit)
@@ -59,7 +59,7 @@ class Report:
         return [*out, *self.remarks]
 
     def json(self) -> dict[str, Any]:
-        """For machines; `from_json` reads it."""
+        """The report as JSON; `from_json` reads it."""
         parts = {name: asdict(part) for name, part in self.parts.items()}
         return {"limit": self.limit, "parts": parts, "remarks": list(self.remarks)}
 
@@ -121,7 +121,7 @@ def _count(number: int, noun: str) -> str:
 
 
 class Seen:
-    """Remembers what it was given by 64 bits each: 16 MB for two million lines."""
+    """The 64-bit hashes of items: 16 MB for two million lines."""
 
     def __init__(self) -> None:
         self._hashes = array("q")
@@ -137,11 +137,11 @@ class Seen:
         return len(self._hashes)
 
     def duplicates(self) -> int:
-        """How many had come before."""
+        """The number of items that occurred before."""
         return self.count - len(np.unique(self._array()))
 
     def also_in(self, other: Seen) -> int:
-        """How many the other was given, too."""
+        """The number of items that are also in the other."""
         return int(np.isin(self._array(), np.unique(other._array())).sum())
 
     def _array(self) -> Array:

@@ -1,4 +1,4 @@
-"""Rows of a batch: padded, shifted, and with random numbers that depend on the row alone. torch is not imported."""
+"""Rows of a batch: padding, shifting, and random numbers that depend only on the row. torch is not imported."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from sixfold.text.arrays import Array, Examples, Ragged
 
 @dataclass(frozen=True)
 class Rows:
-    """What a task makes a batch of. There may be no row: then the batch is one row that does not count."""
+    """The rows that a task collates. There may be none: then the batch has one row that does not count."""
 
     examples: Examples
-    index: Array  # (R,): which rows
-    keys: Array  # (R, 1): 64 random bits for each row, from which all that is random about it follows
-    words: int  # ids of the vocabulary
+    index: Array  # (R,): indices of the rows
+    keys: Array  # (R, 1): 64 random bits for each row, the seed of all its randomness
+    words: int  # size of the vocabulary
 
 
 def pad(ragged: Ragged, index: Array, close: bool = False) -> tuple[Array, Array]:
-    """Rows (R, L), filled up with PAD, and which of the cells are real; each with EOS at its end if `close`."""
+    """Rows (R, L) padded with PAD, and a mask of the cells that are not padding; `close` appends EOS."""
     ids, lengths = ragged.gather(index)
     columns = np.arange(int(lengths.max()) + close)
     text = columns < lengths[:, None]
@@ -34,7 +34,7 @@ def pad(ragged: Ragged, index: Array, close: bool = False) -> tuple[Array, Array
 
 
 def shift(targets: Array, real: Array) -> Array:
-    """What a decoder has read before it writes each target."""
+    """The decoder's inputs: the targets shifted right, after BOS."""
     inputs = np.empty_like(targets)
     inputs[:, 0] = BOS
     inputs[:, 1:] = targets[:, :-1]
@@ -43,13 +43,13 @@ def shift(targets: Array, real: Array) -> Array:
 
 
 def random_keys(seed: int, epoch: int, index: Array) -> Array:
-    """64 random bits for each row (R, 1); they do not depend on which rows stand together."""
+    """64 random bits for each row (R, 1), independent of the other rows in the batch."""
     start = np.array([seed % (1 << 64)], np.uint64)
     return _mix(_mix(_mix(start) + np.uint64(epoch)) + index.astype(np.uint64))[:, None]
 
 
 def uniform(keys: Array, width: int, stream: int) -> Array:
-    """Numbers in [0, 1) for each cell (R, width); another `stream` gives others."""
+    """Random numbers in [0, 1) for each cell (R, width); each `stream` is independent."""
     bits = _mix(_mix(keys + np.uint64(stream)) + np.arange(width, dtype=np.uint64))
     return (bits >> np.uint64(11)) * 2.0**-53
 

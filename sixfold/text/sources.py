@@ -1,4 +1,4 @@
-"""Where the text lies: embedded examples, parallel files, tables, records, plain text. See `sixfold.text.lines`."""
+"""The sources of text: embedded examples, parallel files, tables, records, plain text. See `sixfold.text.lines`."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class Source(Generic[T]):
     """One item of data.train, data.valid or data.test."""
 
     name: str
-    weight: float  # how often each line comes in an epoch
+    weight: float  # how often each line occurs in an epoch
     reader: Callable[[Opener], Iterator[T]]
     files: tuple[Path, ...] = ()  # none if it is embedded
 
     def read(self, opener: Opener = open_stored) -> Iterator[T]:
-        """All that it holds, once; each file is opened by `opener`, and read to its end."""
+        """Read it once; each file is opened by `opener`, and read to its end."""
         return self.reader(opener)
 
     def hashes(self, hash_of: Callable[[Path], str] = file_hash) -> dict[str, str]:
-        """The sha256 of each file's bytes: as they are now, or as `hash_of` knows them."""
+        """File → SHA-256 of its bytes, by `hash_of`: by default of the file as it is now."""
         if self.files:
             return {str(path): hash_of(path) for path in self.files}
         from sixfold.text import pronounce
@@ -49,17 +49,17 @@ class Source(Generic[T]):
 
 
 def pair_sources(data: Data, part: Split) -> list[Source[Pair]]:
-    """The items of one part for a model that reads a source and writes a target. Empty if there is no such part."""
+    """The pairs of one split. Empty if the configuration has no such split."""
     return [_pair_source(data, item, f"data.{part}") for item in corpus_items(data, part)]
 
 
 def text_sources(data: Data, part: Split) -> list[Source[Stretch]]:
-    """The same for a language model."""
+    """The plain text of one split, for a language model."""
     return [_text_source(data, item, f"data.{part}") for item in corpus_items(data, part)]
 
 
 def corpus_items(data: Data, part: Split, also: Collection[str] = ()) -> list[Files]:
-    """One form for all the ways to say it. `also` are endings of files that the caller reads beside the usual ones."""
+    """The items of a split, in one form however they are given. `also` are further endings that the caller reads."""
     corpus = getattr(data, part)
     if corpus is None:
         return []
@@ -116,7 +116,7 @@ def _pair_source(data: Data, item: Files, key: str) -> Source[Pair]:
 def _text_source(data: Data, item: Files, key: str) -> Source[Stretch]:
     if item.path is None or item.path.startswith(EMBEDDED):
         pairs = item.path or f"{{source: {item.source}, target: {item.target}}}"
-        raise ValueError(f"{key} is {pairs}, which is pairs; a language model needs plain text or a .jsonl")
+        raise ValueError(f"{key} is {pairs}, which are pairs; a language model needs plain text or a .jsonl")
     path = _existing(key, item.path)
     if _is_kind(item.path, ".jsonl"):
         return Source(item.path, item.weight, partial(_read_documents, path, data.target or "text"), (path,))
@@ -142,7 +142,7 @@ def _is_kind(name: str, ending: str) -> bool:
 
 
 def _existing(key: str, *names: str) -> Path:
-    """The first of these files that is there."""
+    """The first of these files that exists."""
     for name in names:
         path = Path(name).expanduser()
         if path.is_file():
@@ -164,7 +164,7 @@ def _need_some(texts: Iterator[str], path: Path) -> Iterator[str]:
 
 
 def read_parallel(source: Path, target: Path, opener: Opener = open_stored) -> Iterator[Pair]:
-    """Line by line what two files say, without the ends."""
+    """Pairs of the lines of two files, without line ends."""
     left, right = read_lines(source, opener), read_lines(target, opener)
     for number, (a, b) in enumerate(zip_longest(left, right)):
         if a is None or b is None:
@@ -178,7 +178,7 @@ def read_parallel(source: Path, target: Path, opener: Opener = open_stored) -> I
 
 
 def _read_table(path: Path, source: str, target: str, opener: Opener) -> Iterator[Pair]:
-    """Columns by number from 1; if one is not a number, both are looked up in the first line, which is a header."""
+    """Pairs from a .tsv. Columns are numbers from 1; if one is a name, the first line is a header."""
     rows = read_lines(path, opener)
     first = 1
     numbers = [int(column) if column.isdecimal() else None for column in (source, target)]
@@ -202,7 +202,7 @@ def _read_table(path: Path, source: str, target: str, opener: Opener) -> Iterato
         else:
             yield cells[left], cells[right]
     if line is None:
-        raise ValueError(f"{path} is empty but for its first line, the names of the columns")
+        raise ValueError(f"{path} has only a first line, the names of the columns")
 
 
 def _column(path: Path, name: str, number: int | None, header: list[str]) -> int:
@@ -214,7 +214,7 @@ def _column(path: Path, name: str, number: int | None, header: list[str]) -> int
 
 
 def _read_records(path: Path, fields: list[str], opener: Opener) -> Iterator[list[str]]:
-    """The texts that these fields hold in each record."""
+    """The texts in these fields of each record."""
     for number, line in enumerate(read_lines(path, opener), 1):
         if not line.strip():
             yield [""] * len(fields)
@@ -225,7 +225,7 @@ def _read_records(path: Path, fields: list[str], opener: Opener) -> Iterator[lis
 
 
 def parse_record(line: str, where: str, example: str) -> dict[str, Any]:
-    """The object that a line of a .jsonl holds; `example` is a field that it may have."""
+    """The object in a line of a .jsonl; `example` is a field that it may have."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -236,7 +236,7 @@ def parse_record(line: str, where: str, example: str) -> dict[str, Any]:
 
 
 def need_field(record: Mapping[str, Any], field: str, where: str) -> Any:
-    """What a field of a record holds."""
+    """The value of a field of a record; ValueError if there is no such field."""
     if field not in record:
         missing = unknown("field", field, record) if record else f"there is no field {field!r}, nor any other"
         raise ValueError(f"{where}: {missing} (see data.source, data.target)")
@@ -244,12 +244,12 @@ def need_field(record: Mapping[str, Any], field: str, where: str) -> Any:
 
 
 def text_field(record: Mapping[str, Any], field: str, where: str) -> str:
-    """The text that a field of a record holds."""
+    """The text in a field of a record."""
     text = need_field(record, field, where)
     if not isinstance(text, str):
         raise ValueError(f"{where}: field {field!r} must hold a text, got {type(text).__name__}")
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise ValueError(f"{where}: field {field!r} has half of a surrogate pair, which is no character")
+        raise ValueError(f"{where}: field {field!r} has half of a surrogate pair, which is not a character")
     return text
 
 
@@ -263,7 +263,7 @@ def _read_documents(path: Path, field: str, opener: Opener) -> Iterator[Stretch]
 
 def _read_text(path: Path, opener: Opener) -> Iterator[Stretch]:
     """The file is one document; its lines keep their ends, and may be of any length."""
-    rest = ""  # of a line that is not yet at its end
+    rest = ""  # of an incomplete line
     for part in _need_some(lines.read_parts(path, opener), path):
         *stretches, rest = _stretches(rest + part)
         if rest.endswith("\n"):
@@ -275,7 +275,7 @@ def _read_text(path: Path, opener: Opener) -> Iterator[Stretch]:
 
 
 def _stretches(text: str) -> Iterator[str]:
-    """A text, cut before a space where it is very long."""
+    """A text in stretches of limited length, cut before a space if possible."""
     start = 0
     while len(text) - start > _LONGEST_STRETCH:
         end = start + _LONGEST_STRETCH

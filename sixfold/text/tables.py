@@ -1,13 +1,13 @@
-"""Texts with labels, one in each row of a table: .tsv, .csv or .jsonl, each also .gz.
+"""Reads texts with labels, one in each row of a table: .tsv, .csv or .jsonl, each also .gz.
 
 .tsv     tabs between the columns; a quotation mark is text
 .csv     RFC 4180: commas between the columns (or semicolons, if the first line has those and no comma); a field in
          quotation marks may hold commas, line ends, and quotation marks, which are written twice
 .jsonl   an object on each line
 
-`data.source` says where the text is, and `data.target` where its label: by the name of a column or field, or by the
-number of a column from 1. Without them, usual names are looked for in the first line; in a table of two columns
-without such names, the text is the first and the label the second.
+`data.source` gives the column of the text and `data.target` that of its label: the name of a column or field, or the
+number of a column from 1. Without them, usual names are searched in the first line; in a table of two columns without
+such names, the text is the first and the label the second.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sixfold.text.file_kinds import file_ending
 from sixfold.text.lines import LONGEST_LINE, Opener, open_stored
 from sixfold.text.sources import Source, Split, corpus_items, need_field, parse_record, read_lines, text_field
 
-# What columns are called, in lower case, the likeliest first.
+# Usual names of columns, in lower case, the likeliest first.
 TEXT_NAMES = (
     *("text", "sentence", "review", "comment", "message", "content", "body", "document", "utterance", "query"),
     *("question", "tweet", "post", "article", "description", "headline", "title", "input", "source"),
@@ -38,8 +38,7 @@ LABEL_NAMES = (
 )
 _LONGEST_LABEL = 1000  # characters
 
-# Python's reader refuses fields of more than 131,072 characters. The limit holds for the whole process, so it is only
-# ever raised.
+# Python's csv module refuses fields of more than 131,072 characters. The limit is global, so it is only ever raised.
 csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
 
 
@@ -60,7 +59,7 @@ class Columns(NamedTuple):
 
 
 def table_sources(data: Data, part: Split) -> list[Source[Row]]:
-    """The items of one part for a model that classifies texts. Empty if there is no such part."""
+    """The texts and labels of one split. Empty if the configuration has no such split."""
     return [_table_source(data, item, f"data.{part}") for item in corpus_items(data, part, also=(".csv",))]
 
 
@@ -79,7 +78,7 @@ def _table_source(data: Data, item: Files, key: str) -> Source[Row]:
 def read_table(
     path: Path, source: str | None = None, target: str | None = None, opener: Opener = open_stored
 ) -> Iterator[Row]:
-    """The rows of a .tsv or a .csv. A line without anything in it is a row without a text."""
+    """The rows of a .tsv or a .csv. An empty line is a row without a text."""
     columns, width, rows = None, 0, 0
     for number, cells in _cells(path, opener):
         if _is_blank(cells):
@@ -103,7 +102,7 @@ def read_table(
 def read_records(
     path: Path, source: str | None = None, target: str | None = None, opener: Opener = open_stored
 ) -> Iterator[Row]:
-    """The rows of a .jsonl. A label may be a text, a number, true or false; null is nothing."""
+    """The rows of a .jsonl. A label may be a text, a number, true or false; null is an empty label."""
     fields: tuple[str, str] | None = None
     for number, line in enumerate(read_lines(path, opener), 1):
         if not line.strip():
@@ -118,7 +117,7 @@ def read_records(
 
 
 def described_columns(path: Path, source: str | None, target: str | None) -> str:
-    """Where text and label are in a file, as far as that was not given but worked out; otherwise nothing."""
+    """A description of the columns of text and label; empty if both were given by name."""
     if file_ending(path.name) == ".jsonl":
         if source is not None and target is not None:
             return ""
@@ -137,8 +136,8 @@ def described_columns(path: Path, source: str | None, target: str | None) -> str
 def _described(cells: Sequence[str], source: str | None, target: str | None, where: str) -> str:
     columns = find_columns(cells, source, target, where)
     if not columns.header:
-        said = f"the text is in column {columns.text + 1}, the label in column {columns.label + 1}"
-        return "" if source is not None and target is not None else f"{said}, and line 1 is the first row"
+        chosen = f"the text is in column {columns.text + 1}, the label in column {columns.label + 1}"
+        return "" if source is not None and target is not None else f"{chosen}, and line 1 is the first row"
     if not any(each is None or each.isdecimal() for each in (source, target)):
         return ""
     text, label = (cells[index].strip() for index in columns[:2])
@@ -149,7 +148,7 @@ def _described(cells: Sequence[str], source: str | None, target: str | None, whe
 
 
 def find_columns(cells: Sequence[str], source: str | None, target: str | None, where: str) -> Columns:
-    """The columns of the text and of the label, by the first row of a table."""
+    """Find the columns of text and label by the first row of a table."""
     names = [cell.strip() for cell in cells]
     if len(names) < 2:
         raise ValueError(
@@ -167,7 +166,7 @@ def find_columns(cells: Sequence[str], source: str | None, target: str | None, w
 
 
 def _is_header(names: Sequence[str], text: int, label: int, source: str | None, target: str | None) -> bool:
-    """Whether the first row holds names: one was asked for, or they are usual ones. (Numbers alone say neither.)"""
+    """Whether the first row is a header: a column was given by name, or its cells are usual names."""
     if any(column is not None and not column.isdecimal() for column in (source, target)):
         return True
     usual_text, usual_label = names[text].lower() in TEXT_NAMES, names[label].lower() in LABEL_NAMES
@@ -175,7 +174,7 @@ def _is_header(names: Sequence[str], text: int, label: int, source: str | None, 
 
 
 def find_fields(record: dict[str, Any], source: str | None, target: str | None, where: str) -> tuple[str, str]:
-    """The fields of the text and of the label, by the first record."""
+    """Find the fields of text and label by the first record."""
     names = [*record]
     for name in (source, target):
         if name is not None:
@@ -189,7 +188,7 @@ def find_fields(record: dict[str, Any], source: str | None, target: str | None, 
 
 
 def _given_column(column: str, names: Sequence[str], where: str) -> int:
-    """Its index: what is not a number is a name."""
+    """The index of a column that was given by number from 1 or by name."""
     if not column.isdecimal():
         if column not in names:
             raise ValueError(f"{where}: {unknown('column named', column, names)} (see data.source, data.target)")
@@ -202,7 +201,7 @@ def _given_column(column: str, names: Sequence[str], where: str) -> int:
 
 
 def _worked_out(names: Sequence[str], text: int | None, label: int | None) -> tuple[int | None, int | None]:
-    """What is not given is where a usual name is; of two, it is the one that is left."""
+    """Find a column that is not given by its usual name; of two columns, it is the other one."""
     text = _usual(names, TEXT_NAMES, label) if text is None else text
     label = _usual(names, LABEL_NAMES, text) if label is None else label
     if len(names) == 2:
@@ -219,7 +218,7 @@ def _usual(names: Sequence[str], usual: Sequence[str], taken: int | None) -> int
 def _unclear(what: str, names: Sequence[str], where: str) -> ValueError:
     there = ", ".join(quoted(name) for name in names)
     return ValueError(
-        f"{where}: say which {what} holds the text (data.source) and which the label (data.target); there are {there}"
+        f"{where}: give the {what} of the text (data.source) and that of the label (data.target); there are {there}"
     )
 
 
@@ -287,13 +286,13 @@ def _csv_cells(path: Path, opener: Opener) -> Iterator[tuple[int, list[str]]]:
 
 
 def _delimiter(first_line: str) -> str:
-    """A semicolon where that divides the first line and a comma does not: many spreadsheets write those."""
+    """A semicolon, as many spreadsheets write, if that divides the first line and a comma does not; else a comma."""
     commas, semicolons = (len(next(csv.reader([first_line], delimiter=mark), [])) for mark in ",;")
     return ";" if commas < 2 <= semicolons else ","
 
 
 def _explained(error: str, delimiter: str, line: int) -> str:
-    """What Python's reader complains of, for people."""
+    """An error of Python's csv module, in plain words."""
     if "unexpected end" in error or "field limit" in error:
         return 'a quotation mark (") opens in this row and is never closed'
     if "expected after" in error:

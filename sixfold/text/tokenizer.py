@@ -1,8 +1,8 @@
-"""Text to ids and back.
+"""Tokenizers: text to ids and back.
 
-Ids 0 to 4 control the model (PAD, BOS, EOS, UNK, MASK) and no text yields them, save UNK for a word that `words` or
-`symbols` does not know. The other kinds spell text in bytes first, all 256 of which are always in the vocabulary
-(byte b has id 5 + b), so that every text comes back exactly as it went in.
+Ids 0 to 4 control the model (PAD, BOS, EOS, UNK, MASK). No text yields them, except UNK for a word that is not in the
+vocabulary of `words` or `symbols`. The other kinds work on bytes, all 256 of which are always in the vocabulary (byte b
+has id 5 + b), so that decoding restores every text exactly.
 
     kind         a piece is                                              text comes back
     bpe          a part of a word that grew from frequent pairs          exactly
@@ -12,9 +12,9 @@ Ids 0 to 4 control the model (PAD, BOS, EOS, UNK, MASK) and no text yields them,
     words        what stands between spaces, if it is frequent           but for unknown words and repeated spaces
     symbols      what stands between spaces, every one that was seen     but for unknown symbols and repeated spaces
 
-The file is an ordinary one of the library `tokenizers`. Which kind it is stands in the names of its control tokens,
-such as "<pad> sixfold-tokenizer-1 bpe". They have a space in them, which no piece of text has (bytes write it "Ġ",
-words are split there): so no text can be taken for one, and a word may well be "<pad>".
+The file is an ordinary file of the library `tokenizers`. The names of its control tokens contain the kind, such as
+"<pad> sixfold-tokenizer-1 bpe". They contain a space, which no piece of text does (bytes write it "Ġ", words are split
+there), so that no text is mistaken for a control token, not even the word "<pad>".
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _CHARACTER = r"[\s\S]"
 _CHUNK = 10_000  # texts that are encoded together
 _LARGEST = 1 << 30  # bytes of a file
 
-# The library works with threads, which do not survive a fork: a child that was told to use them waits for ever, and if
-# nothing was said, some versions warn at every fork. So we say it, and say otherwise to children.
+# The library uses threads, which do not survive a fork: a child with parallelism on would wait for ever, and without
+# the variable some versions warn at every fork. So it is set to true here, and to false in children.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 os.register_at_fork(after_in_child=lambda: os.environ.update(TOKENIZERS_PARALLELISM="false"))
 
 
 def _byte_letters() -> list[str]:
-    """How the library writes each byte: as itself where that is a visible letter, else as one past all bytes."""
+    """The character by which the library writes each byte: itself if it is visible, else one above U+00FF."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     visible = {ord(letter) for letter in letters if ord(letter) < 256}
     others = iter(letters[len(visible) :])
@@ -64,10 +64,10 @@ _BYTE_OF = {letter: byte for byte, letter in enumerate(BYTES)}
 
 
 class Vocabulary(NamedTuple):
-    """What training finds out: the pieces that follow the control ids, and what their kind knows of them."""
+    """The result of training: the pieces after the control ids, and merges or scores of their kind."""
 
     pieces: Sequence[str]
-    merges: Sequence[tuple[str, str]] = ()  # bpe: which pairs make a piece, the first first
+    merges: Sequence[tuple[str, str]] = ()  # bpe: pairs that are merged, in order
     scores: Sequence[float] = ()  # unigram: the log-probability of each piece
 
 
@@ -88,7 +88,7 @@ class Tokenizer:
 
     @property
     def spells(self) -> bool:
-        """Whether it spells what it does not know, so that no text is unknown."""
+        """Whether it spells unknown words in bytes, so that no text is unknown."""
         return self.kind not in _SPLIT_AT_SPACES
 
     def encode(self, text: str) -> list[int]:
@@ -107,18 +107,18 @@ class Tokenizer:
         return rows
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids. Control ids say nothing, nor do ids that are not in the vocabulary."""
+        """The text of ids. Control ids and ids outside the vocabulary are skipped."""
         most = len(self)
         return self._rust.decode([int(id_) for id_ in ids if len(CONTROLS) <= id_ < most], skip_special_tokens=False)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The piece of each id, made readable: ▁ for a space, \\x… for what is no whole character."""
+        """The piece of each id, made readable: ▁ for a space, \\x… for bytes of an incomplete character."""
         return [self._piece(int(id_)) for id_ in ids]
 
     def spellings(self) -> list[bytes]:
-        """What each id adds to a text: joined, they are the text that `decode` gives, in UTF-8.
+        """The bytes of each id: joined, they are the text that `decode` returns, in UTF-8.
 
-        Words and symbols have a space before them, which the first of a text loses. Control ids add nothing.
+        Words and symbols begin with a space, which is dropped at the start of a text. Control ids have no bytes.
         """
         pieces = [self._rust.id_to_token(id_) or "" for id_ in range(len(CONTROLS), len(self))]
         if self.kind in _SPLIT_AT_SPACES:
@@ -138,12 +138,12 @@ class Tokenizer:
         return "".join(_visible(letter) for letter in piece)
 
     def names(self) -> list[str]:
-        """What the file calls each id; no two are called alike."""
+        """The name of each id in the file; all are different."""
         return [self._rust.id_to_token(id_) or "" for id_ in range(len(self))]
 
     @property
     def text(self) -> str:
-        """What `save` writes."""
+        """The text of the file that `save` writes."""
         return self._text
 
     @property
@@ -152,7 +152,7 @@ class Tokenizer:
         return hashlib.sha256(self._text.encode()).hexdigest()
 
     def save(self, path: Path) -> None:
-        """Write the file, in place: who needs it atomic gives a path aside."""
+        """Write the file directly; for an atomic write, give a staged path."""
         path.write_bytes(self._text.encode())
 
     @classmethod
@@ -164,23 +164,23 @@ class Tokenizer:
             text = read_bytes(path, _LARGEST).decode()
             stored = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises no narrower one
-            raise ValueError(f"{path} is damaged, or no tokenizer: {error}") from None
+            raise ValueError(f"{path} is damaged, or not a tokenizer: {error}") from None
         model = json.loads(stored.to_str())["model"]
         kind = _kind(model, path)
         vocabulary = _vocabulary(kind, model, path)
-        # Made anew from its vocabulary, it must be what the file says: nothing else in there has a say.
+        # Rebuilt from its vocabulary alone, it must equal the file, so that nothing else in the file has an effect.
         try:
             tokenizer = cls(kind, vocabulary)
         except Exception as error:
             raise ValueError(f"{path} is damaged: {error}") from None
         if tokenizer._rust.to_str() != stored.to_str() or len(tokenizer) != stored.get_vocab_size():
             raise ValueError(f"{path} was changed: it is not what sixfold writes for a tokenizer of kind {kind}")
-        tokenizer._text = text  # another version of the library may have written the same thing otherwise
+        tokenizer._text = text  # another version of the library may have formatted it differently
         return tokenizer
 
 
 class _Spelling(dict[str, tuple[int, ...]]):
-    """The ids of each character, where neighbours do not matter: several times as fast as the library."""
+    """The ids of each character, for kinds without merges: several times as fast as the library."""
 
     def __init__(self, pieces: Iterable[str]):
         letters = (bytes(_BYTE_OF[letter] for letter in piece) for piece in pieces)
@@ -197,7 +197,7 @@ class _Spelling(dict[str, tuple[int, ...]]):
 
 
 class Tokenizers(NamedTuple):
-    """The tokenizers of a model: of what it reads and of what it writes, often one and the same."""
+    """The tokenizers of a model's source and target, often one and the same."""
 
     source: Tokenizer
     target: Tokenizer
@@ -217,7 +217,7 @@ class Tokenizers(NamedTuple):
 
     @classmethod
     def load(cls, directory: Path) -> Tokenizers:
-        """Read what `save` wrote."""
+        """Read the files that `save` wrote."""
         here = [name for name in (_JOINT, *_SEPARATE) if (directory / name).exists()]
         if here == [_JOINT]:
             both = Tokenizer.load(directory / _JOINT)
@@ -233,18 +233,18 @@ _JOINT, _SEPARATE = "tokenizer.json", ("source.tokenizer.json", "target.tokenize
 
 
 def checked(text: str) -> str:
-    """The text itself, if it is one: half of a surrogate pair stands for no character and has no bytes."""
+    """The text; ValueError if it has half of a surrogate pair, which is not a character and has no bytes."""
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError as error:
             code = f"U+{ord(text[error.start]):04X}"
-            raise ValueError(f"the text has half a character ({code}) at place {error.start}: {text!a:.60}") from None
+            raise ValueError(f"the text has half a character ({code}) at index {error.start}: {text!a:.60}") from None
     return text
 
 
 def splitter(kind: str) -> pre_tokenizers.PreTokenizer:
-    """What cuts a text before its pieces are looked up, and for all but words and symbols spells it in bytes."""
+    """The pre-tokenizer: splits a text, and for all kinds but words and symbols spells it in bytes."""
     if kind in _SPLIT_AT_SPACES:
         return pre_tokenizers.Split(" ", behavior="removed")
     spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -270,7 +270,7 @@ def _model(kind: str, vocabulary: Vocabulary) -> models.Model:
     ids = {piece: id_ for id_, piece in enumerate([*controls, *vocabulary.pieces])}
     if kind in _SPLIT_AT_SPACES:
         return models.WordLevel(ids, unk_token=controls[UNK])
-    # A character that is in the vocabulary needs no merges: it is looked up whole.
+    # A character in the vocabulary needs no merges: it is looked up directly.
     return models.BPE(ids, list(vocabulary.merges), ignore_merges=kind == "characters")
 
 
@@ -279,7 +279,7 @@ def _control(id_: int, kind: str) -> str:
 
 
 def _kind(model: dict[str, Any], path: Path) -> str:
-    """What the name of the padding says."""
+    """The kind, from the name of the padding token."""
     vocabulary = model.get("vocab")
     names = [entry[0] for entry in vocabulary[:1]] if isinstance(vocabulary, list) else [*(vocabulary or {})][:1]
     name, _, rest = (names or [""])[0].partition(" ")
@@ -294,23 +294,23 @@ def _kind(model: dict[str, Any], path: Path) -> str:
 
 
 def _vocabulary(kind: str, model: dict[str, Any], path: Path) -> Vocabulary:
-    """The vocabulary that a file holds, if it has all that text needs."""
+    """The vocabulary in a file; ValueError if it is incomplete or has impossible pieces."""
     entries = model["vocab"]
     scores = [score for _, score in entries] if isinstance(entries, list) else []
     pieces = [piece for piece, _ in entries] if isinstance(entries, list) else sorted(entries, key=entries.get)
     spelt = kind not in _SPLIT_AT_SPACES
     first = [_control(id_, kind) for id_ in CONTROLS] + (BYTES if spelt else [])
     if pieces[: len(first)] != first:
-        raise ValueError(f"{path} is damaged: its vocabulary does not begin with what every {kind} vocabulary has")
+        raise ValueError(f"{path} is damaged: its vocabulary lacks the control tokens or bytes of {kind}")
     for piece in pieces[len(first) :]:
         if " " in piece or (spelt and not _BYTE_OF.keys() >= set(piece)):
-            raise ValueError(f"{path} is damaged: {piece!r} can be no piece of a text")
+            raise ValueError(f"{path} is damaged: {piece!r} can't be a piece of a text")
     merges = [(left, right) for left, right in model.get("merges", [])]
     return Vocabulary(pieces[len(CONTROLS) :], merges, scores[len(CONTROLS) :])
 
 
 def _is_character(letters: bytes) -> bool:
-    """Whether these bytes are a whole character, and not a part of one."""
+    """Whether these bytes are a complete character, not a part of one."""
     return len(letters) > 1 or letters.isascii()
 
 

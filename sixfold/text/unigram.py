@@ -1,14 +1,14 @@
-"""Which parts of words make text most likely: the vocabulary of a unigram tokenizer (arXiv:1804.10959).
+"""Trains the vocabulary of a unigram tokenizer (arXiv:1804.10959): the parts of words that make text most likely.
 
-Each piece x has a probability p(x), and a word can be cut into pieces in many ways, each as probable as the product
-of its pieces. We begin with all frequent parts of words and repeat
+Each piece x has a probability p(x). A word can be cut into pieces in many ways; the probability of a way is the product
+over its pieces. We begin with all frequent parts of words and repeat
 
-    E    count(x): how often is x expected, over all ways to cut each word?
-    M    log p(x) = ψ(count(x)) − ψ(sum of counts)        ψ, the digamma function, takes most from what is rare
-    cut  leave out a quarter: where count(x) · (log p(x) − log p(x cut otherwise)), which the text loses, is least
+    E      count(x) = expected number of x, over all ways to cut each word
+    M      log p(x) = ψ(count(x)) − ψ(sum of counts)        ψ, the digamma function, lowers rare pieces most
+    prune  remove the quarter with the smallest loss count(x) · (log p(x) − log p(x cut otherwise)) of log-likelihood
 
-until few enough are left. The library `tokenizers` has a trainer for this, but its result changes from one run to the
-next, as it sums in the order of a randomly seeded table.
+until the vocabulary is small enough. The library `tokenizers` has a trainer for this, but its result changes from one
+run to the next, as it sums in the order of a randomly seeded hash table.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Truths = NDArray[np.bool_]
 
 _LONGEST_PIECE = 16  # bytes
 _LONGEST_WORD = 16  # characters; longer words are cut, for training
-_MOST_LETTERS = 2_000_000  # bytes of all different words together; rare words beyond that are left out
+_MOST_LETTERS = 2_000_000  # limit on the bytes of all different words together; the rarest words are left out
 _SEEDS_PER_PIECE, _FEWEST_SEEDS = 16, 50_000
 _SHRINK, _ROUNDS = 0.75, 2
-_EXPECTED, _LEAST = 0.5, 0.1  # a piece expected less often goes; a byte that stays counts so much at least
-_BYTES = 256  # pieces 0 to 255 are the single bytes, which stay whatever happens
+_EXPECTED, _LEAST = 0.5, 0.1  # expected count below which a piece is removed; smallest count of a byte
+_BYTES = 256  # pieces 0 to 255 are the single bytes, which are never removed
 
 
 def train_unigram(words: Mapping[bytes, int], size: int) -> dict[bytes, float]:
@@ -54,13 +54,13 @@ def train_unigram(words: Mapping[bytes, int], size: int) -> dict[bytes, float]:
 
 @dataclass(frozen=True)
 class Lattice:
-    """All ways to cut all words. A node is a place before, between or behind letters; a piece an edge between two.
+    """All ways to cut all words. A node is a boundary before, between or behind letters; a piece is an edge.
 
     node      0   1   2   3  |  4   5   6
     letter      c   a   t    |    a   t          "at" is an edge from 1 to 3, and one from 4 to 6
 
-    Edges are sorted by how many letters of the word are before their end, so that a loop over that number is one
-    over all words at once.
+    Edges are sorted by depth, the number of letters of the word before their end, so that a loop over depths works on
+    all words at once.
     """
 
     nodes: int
@@ -82,13 +82,13 @@ class Lattice:
         return cls(int(behind[-1]), first, behind - 1, counts, *edges)
 
     def with_pieces(self, kept: Truths) -> Lattice:
-        """Only these pieces, numbered anew."""
+        """The lattice with only these pieces, renumbered."""
         here, number = kept[self.piece], np.cumsum(kept, dtype=np.int32) - 1
         start, end, depth = self.start[here], self.end[here], self.depth[here]
         return replace(self, start=start, end=end, depth=depth, piece=number[self.piece[here]])
 
     def with_words(self, kept: Truths) -> Lattice:
-        """Only these words. The edges of the others stay, and do no harm."""
+        """The lattice with only these words. The edges of the others stay, without effect."""
         return replace(self, last=self.last[kept], counts=self.counts[kept])
 
     def best(self, scores: Floats) -> Floats:
@@ -96,10 +96,10 @@ class Lattice:
         return self._forward(scores, np.maximum.reduceat)[self.last]
 
     def expected(self, scores: Floats) -> Floats:
-        """How often each piece occurs, over all ways to cut all words, by their probability.
+        """The expected count of each piece, over all ways to cut all words.
 
-        A way that ends at a node took the edge to it with the probability of all ways along that edge among all
-        ways to the node; so from the ends of the words we go backwards.
+        Backwards from the ends of the words, visits(end) is distributed over the edges to that node:
+        along(edge) = visits(end) · exp(α(start) + log p(piece) − α(end)), with α from the forward pass.
         """
         alpha = self._forward(scores, _log_sum_exp)
         visits = np.zeros(len(alpha))
@@ -112,7 +112,7 @@ class Lattice:
         return _sums(self.piece, along, len(scores))
 
     def _forward(self, scores: Floats, join: Callable[[Floats, Ints], Floats]) -> Floats:
-        """For each node all ways to it from the start of its word, joined."""
+        """For each node the scores of all ways to it from the start of its word, reduced by `join`."""
         alpha = np.full(self.nodes, -np.inf)
         alpha[self.first] = 0
         for row in self._rows():
@@ -140,14 +140,14 @@ def _log_sum_exp(x: Floats, groups: Ints) -> Floats:
 
 
 def _log_probability(counts: Floats) -> Floats:
-    import torch  # here: who lists tasks need not wait for it
+    import torch  # here: listing tasks imports this module, and must not wait for torch
 
     logs: Floats = torch.digamma(torch.from_numpy(np.append(counts, counts.sum()))).numpy()
     return logs[:-1] - logs[-1]
 
 
 def _best(values: Floats, number: int) -> Truths:
-    """Which pieces to keep: the bytes, and the best others; of equals, the first."""
+    """A mask of the pieces to keep: the bytes and the best others; of equals, the first."""
     kept = np.arange(len(values)) < _BYTES
     kept[_BYTES + np.argsort(-values[_BYTES:], kind="stable")[: number - _BYTES]] = True
     return kept
@@ -158,7 +158,7 @@ def _select(pieces: Sequence[bytes], kept: Truths) -> list[bytes]:
 
 
 def _short(words: Mapping[bytes, int]) -> dict[bytes, int]:
-    """The words with the long ones cut, as far as there is room."""
+    """The words, with long ones cut, up to the limit _MOST_LETTERS."""
     short: dict[bytes, int] = {}
     budget = _MOST_LETTERS
     for word, count in words.items():
@@ -173,7 +173,7 @@ def _short(words: Mapping[bytes, int]) -> dict[bytes, int]:
 
 
 def _inside(pieces: Sequence[bytes]) -> Lattice:
-    """A lattice whose words are the pieces, with all ways to cut them but the one not to."""
+    """A lattice whose words are the pieces, with all ways to cut each into at least two."""
     number = {piece: i for i, piece in enumerate(pieces)}
     lengths = np.array([len(piece) for piece in pieces])
     edges, first = [], 0
@@ -188,7 +188,7 @@ def _inside(pieces: Sequence[bytes]) -> Lattice:
 
 
 def _seed(words: Mapping[bytes, int], most: int) -> tuple[Lattice, list[bytes], Floats]:
-    """The bytes, and the frequent parts of words that begin and end with whole characters."""
+    """The initial pieces: the bytes, and frequent parts of words that begin and end at character boundaries."""
     lengths, counts = np.array([len(word) for word in words]), np.array([*words.values()], dtype=np.float64)
     text = np.frombuffer(b"".join(word + b" " for word in words), dtype=np.uint8)
     parts_by_length = [*_repeated(text, lengths, np.repeat(counts, lengths + 1))]
@@ -212,22 +212,22 @@ def _seed(words: Mapping[bytes, int], most: int) -> tuple[Lattice, list[bytes], 
 
 @dataclass(frozen=True)
 class _Parts:
-    """All parts of words of one length that occur twice or more: where they are, and which."""
+    """All parts of words of one length that occur at least twice."""
 
-    start: Ints
-    rank: Ints  # which part begins there: its place among all different ones, sorted
-    counts: Floats  # of each different one; 0 where it is not made of whole characters
-    example: Ints  # one place of each
+    start: Ints  # the index of each occurrence in the text
+    rank: Ints  # of the part that begins there, among all different parts, sorted
+    counts: Floats  # of each different part; 0 if it does not consist of complete characters
+    example: Ints  # the index of one occurrence of each
 
 
 def _repeated(text: NDArray[np.uint8], lengths: Ints, weight: Floats) -> Iterator[_Parts]:
-    """The bytes, then the repeated parts of 2 letters, 3, 4, …: each a part one shorter with a letter behind it."""
+    """The bytes, then the repeated parts of 2, 3, 4, … letters: each extends a part that is one letter shorter."""
     behind = np.repeat(np.cumsum(lengths + 1) - 1, lengths + 1)  # the node behind the word of each node
-    whole = (text & 0xC0) != 0x80  # in UTF-8, where a character begins, or a word is over
+    boundary = (text & 0xC0) != 0x80  # in UTF-8, where a character begins or a word ends
     start: Ints = np.flatnonzero(np.arange(len(text)) < behind).astype(np.int32)
     rank: Ints = text[start].astype(np.int32)
     yield _Parts(start, rank, _sums(rank, weight[start], _BYTES), np.zeros(_BYTES, dtype=np.int64))
-    start, rank = start[whole[start]], rank[whole[start]]
+    start, rank = start[boundary[start]], rank[boundary[start]]
     for length in range(2, _LONGEST_PIECE + 1):
         long = start + length <= behind[start]
         start, rank = start[long], rank[long]
@@ -239,4 +239,4 @@ def _repeated(text: NDArray[np.uint8], lengths: Ints, weight: Floats) -> Iterato
         counts = _sums(rank, weight[start])
         example = np.zeros(len(counts), dtype=np.int64)
         example[rank] = start
-        yield _Parts(start, rank, np.where(whole[example + length], counts, 0.0), example)
+        yield _Parts(start, rank, np.where(boundary[example + length], counts, 0.0), example)

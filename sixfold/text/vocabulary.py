@@ -1,7 +1,7 @@
-"""Which pieces a vocabulary holds: what training a tokenizer is.
+"""Trains tokenizers: chooses the pieces of a vocabulary.
 
-The same texts in the same order give the same vocabulary. bpe and unigram look at no more than a million
-texts (or fifty million characters), taken evenly from the whole; the other kinds count all of them.
+The same texts in the same order give the same vocabulary. bpe and unigram use an even sample of at most a million texts
+(or fifty million characters); the other kinds count all texts.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from sixfold.text.unigram import train_unigram
 USUAL_SIZE = 8000
 _LEAST_BYTES = len(CONTROLS) + len(BYTES)
 _MOST_TEXTS, _MOST_CHARACTERS = 1_000_000, 50_000_000
-_MANY_CHARACTERS = 5000  # where a text has so many different ones, those seen once are not worth an id
-_GOLDEN, _WHOLE = 0x9E3779B97F4A7C15, 1 << 64  # the golden ratio as a share of the whole
+_MANY_CHARACTERS = 5000  # with more different characters, those that occur once get no id
+_GOLDEN, _MODULUS = 0x9E3779B97F4A7C15, 1 << 64  # the golden ratio's fraction as a 64-bit integer, and 2^64
 
 
 def train_tokenizer(kind: str, texts: Iterable[str], size: int | None = None) -> Tokenizer:
@@ -33,7 +33,7 @@ def train_tokenizer(kind: str, texts: Iterable[str], size: int | None = None) ->
 
 
 class TokenizerTrainer:
-    """Trains a tokenizer on texts that come in portions, so that one reading of a corpus can serve several."""
+    """Trains a tokenizer on texts that come in portions, so that one pass over a corpus can train several."""
 
     def __init__(self, kind: str, size: int | None = None):
         if kind not in KINDS:
@@ -44,13 +44,13 @@ class TokenizerTrainer:
         self._statistics = _statistics(kind)
 
     def update(self, texts: Iterable[str]) -> None:
-        """Take more texts into account."""
+        """Add texts."""
         self._statistics.update(self._noted(texts))
 
     def finish(self) -> Tokenizer:
-        """The tokenizer, with at most `size` ids, or as many as there is reason for."""
+        """The tokenizer, with at most `size` ids, or the default number of its kind."""
         if self._empty and self.kind != "bytes":
-            raise ValueError(f"there is no text to find the vocabulary of a tokenizer of kind {self.kind} in")
+            raise ValueError(f"there is no text to train a tokenizer of kind {self.kind} on")
         return Tokenizer(self.kind, self._statistics.vocabulary(self.size))
 
     def _noted(self, texts: Iterable[str]) -> Iterator[str]:
@@ -60,7 +60,7 @@ class TokenizerTrainer:
 
 
 class _Statistics(Protocol):
-    """What a kind of tokenizer remembers of the texts that it is trained on."""
+    """The statistics of texts from which a kind of tokenizer is trained."""
 
     def update(self, texts: Iterable[str]) -> None: ...
     def vocabulary(self, size: int | None) -> Vocabulary: ...
@@ -77,7 +77,7 @@ def _statistics(kind: str) -> _Statistics:
 
 
 class _NoStatistics:
-    """All bytes, whatever the texts are: nobody has to read them."""
+    """For bytes: the vocabulary does not depend on the texts."""
 
     def update(self, texts: Iterable[str]) -> None:
         pass
@@ -103,7 +103,7 @@ class _CharacterCounts:
 
 
 class _WordCounts:
-    """Counts what stands between spaces. Of symbols, none may be left out."""
+    """Counts words between spaces. A vocabulary of symbols must hold all of them."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -126,7 +126,7 @@ class _WordCounts:
 
 
 class _Sample:
-    """Keeps some of the texts, in which `find` looks for as many pieces as there is room for."""
+    """Keeps a sample of the texts, from which `find` trains a vocabulary of a given size."""
 
     def __init__(self, find: Callable[[list[str], int], Vocabulary]):
         self._find = find
@@ -140,16 +140,16 @@ class _Sample:
 
 
 class EvenSample:
-    """At most so many of the texts that come, from all over. Never every n-th one, as source and target may take turns.
+    """An even sample of a stream of texts, of limited size. Not every n-th text, as source and target may alternate.
 
-    Text n stands at n·φ modulo 1, with φ the golden ratio: that fills the interval evenly however n is stepped.
-    Those below a limit are kept, and the limit is halved whenever they become too many.
+    Text n has rank n·φ modulo 1, with φ the golden ratio: any arithmetic progression of n fills [0, 1) evenly. Texts
+    whose rank is below a limit are kept, and the limit is halved whenever they become too many.
     """
 
     def __init__(self, most_texts: int, most_characters: int):
         self._most_texts, self._most_characters = most_texts, most_characters
-        self._kept: dict[int, str] = {}  # by rank, in the order they came
-        self._rank, self._limit, self._characters = 0, _WHOLE, 0  # the rank is that of the next text
+        self._kept: dict[int, str] = {}  # by rank, in order of arrival
+        self._rank, self._limit, self._characters = 0, _MODULUS, 0  # the rank is that of the next text
 
     def update(self, texts: Iterable[str]) -> None:
         for text in texts:
@@ -158,10 +158,10 @@ class EvenSample:
                 self._characters += len(text)
                 while len(self._kept) > 1 and self._is_too_large():
                     self._halve()
-            self._rank = (self._rank + _GOLDEN) % _WHOLE
+            self._rank = (self._rank + _GOLDEN) % _MODULUS
 
     def take(self) -> list[str]:
-        """The texts that were kept, which are no longer held here: they may need much memory."""
+        """Return the sample and release it here: it may need much memory."""
         texts = [*self._kept.values()]
         self._kept.clear()
         return texts
@@ -186,12 +186,12 @@ def _check_size(kind: str, size: int | None) -> None:
 
 
 def _by_count(counts: Counter[str]) -> list[str]:
-    """The most frequent first; of equals, the first in the order of Unicode."""
+    """Sorted by falling count, then by code point."""
     return sorted(counts, key=lambda entry: (-counts[entry], entry))
 
 
 def _pairs(sample: list[str], budget: int) -> Vocabulary:
-    """Byte-pair encoding: as long as there is room, the most frequent pair of neighbours becomes a piece."""
+    """Byte-pair encoding: the most frequent pair of neighbours becomes a piece, until the budget is used up."""
     rust = tokenizers.Tokenizer(models.BPE())
     rust.pre_tokenizer = splitter("bpe")
     trainer = trainers.BpeTrainer(vocab_size=budget, min_frequency=2, initial_alphabet=BYTES, show_progress=False)
@@ -202,11 +202,11 @@ def _pairs(sample: list[str], budget: int) -> Vocabulary:
 
 
 def _likely_parts(sample: list[str], budget: int) -> Vocabulary:
-    """A unigram model: of all frequent parts of words, those that the likelihood of the text needs most."""
+    """A unigram model: the frequent parts of words that contribute most to the likelihood of the text."""
     cut, counts = splitter("unigram"), Counter[str]()
     for text in sample:
         counts.update(word for word, _ in cut.pre_tokenize_str(text))
-    del sample  # what follows needs the memory
+    del sample  # frees memory for the training
     byte_of = {letter: byte for byte, letter in enumerate(BYTES)}
     words = {bytes(byte_of[letter] for letter in word): counts[word] for word in _by_count(counts)}
     found = train_unigram(words, budget)

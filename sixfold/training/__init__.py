@@ -1,1 +1,1 @@
-"""From batches to weights."""
+"""Training: the loop, checkpoints, processes, validation, and observers."""

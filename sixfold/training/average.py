@@ -1,6 +1,6 @@
-"""Averages of the weights over the course of training, which often score better than the weights of any one step.
+"""Averages of the weights over training steps, which often score better than the weights of a single step.
 
-What is trained is never touched: the average is validated, kept as the best, and handed out.
+The weights in training are never changed: the average is validated, kept as the best, and saved as the run's model.
 """
 
 from __future__ import annotations
@@ -17,60 +17,60 @@ from sixfold.training import checkpoint
 from sixfold.training.checkpoint import Checkpoint, DamagedError
 from sixfold.training.processes import Processes
 
-_GROUP, _UPDATES = "average", "/updates"  # no weight has a name with a slash
+_GROUP, _UPDATES = "average", "/updates"  # no weight's name has a slash
 
 
 def make_average(training: Training, run: Run, processes: Processes) -> Average:
     """The average that `training.average` asks for."""
-    wish = training.average
-    if wish is None:
+    value = training.average
+    if value is None:
         return Average()
-    return LastCheckpoints(int(wish), training.keep, run) if wish >= 2 else Exponential(wish)
+    return LastCheckpoints(int(value), training.keep, run) if value >= 2 else Exponential(value)
 
 
 class Average:
     """No average: the weights as they are."""
 
     def update(self, model: nn.Module) -> None:
-        """After each optimiser step."""
+        """Called after each optimiser step."""
 
     def weights(self, current: Mapping[str, Tensor], step: int) -> dict[str, Tensor]:
-        """What to validate and hand out, when training is at this step and has these weights."""
+        """The weights to validate and save as the run's model, given the weights of this step."""
         return dict(current)
 
     def saved(self, candidate: nn.Module) -> dict[str, dict[str, Tensor]]:
-        """Groups of tensors that belong into a checkpoint."""
+        """Groups of tensors to be stored in a checkpoint."""
         return {}
 
     def handed_out(self, saved: Checkpoint) -> dict[str, Tensor]:
-        """What was to validate and hand out when the checkpoint was made."""
+        """The value of `weights` at the step of a checkpoint."""
         averaged = saved.tensors(_GROUP)
         averaged.pop(_UPDATES, None)
         return {**saved.tensors("model"), **averaged}
 
     def needs(self, steps: Sequence[int]) -> set[int]:
-        """Of the steps whose checkpoints are there, the last first: those that are needed again."""
+        """Which of these checkpoints (by step, the last first) the average still needs."""
         return set()
 
     def load(self, saved: Checkpoint) -> None:
-        """Go on as from when the checkpoint was made."""
+        """Restore the state of a checkpoint."""
 
     def move(self, run: Run) -> None:
-        """The checkpoints of the run lie in another directory now."""
+        """Look for checkpoints in another run's directory from now on."""
 
 
 class Exponential(Average):
     """After each step: mean ← β mean + (1 − β) weights.
 
-    β = min(decay, (1 + t)/(10 + t)) at the t-th update after the first, so that the first steps, from which
-    training is quick to get away, are as quickly forgotten.
+    β = min(decay, (1 + t)/(10 + t)) at the t-th update after the first, so that the first steps, when weights change
+    fast, are forgotten fast.
     """
 
     def __init__(self, decay: float):
         self._decay = decay
         self._updates = 0
-        self._mean: dict[str, Tensor] = {}  # placed, and under FSDP cut up, like the weights
-        self._loaded = False  # whether it is still as it was on disk: whole, and on the CPU
+        self._mean: dict[str, Tensor] = {}  # on the devices of the weights, and under FSDP sharded like them
+        self._loaded = False  # whether the mean is still as loaded from disk: unsharded, on the CPU
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
@@ -99,10 +99,10 @@ class Exponential(Average):
 
 
 class LastCheckpoints(Average):
-    """The mean of the weights of now and of the last checkpoints before.
+    """The mean of the current weights and those of the last checkpoints.
 
-    Only checkpoints of the step grid count, so that one made because somebody pressed Ctrl-C changes nothing;
-    and only healthy ones, since one bad one would spoil the mean.
+    Only checkpoints at multiples of checkpoint_every count, so that one written because of Ctrl-C changes nothing; and
+    only healthy ones, since a bad one would spoil the mean.
     """
 
     def __init__(self, number: int, keep: int, run: Run):
@@ -114,7 +114,7 @@ class LastCheckpoints(Average):
         for earlier in self._steps_before(step):
             try:
                 tensors = checkpoint.read(self._folder / f"step-{earlier}").tensors("model")
-            except DamagedError:  # the mean of the others is better than no run
+            except DamagedError:  # the mean of the others is better than an error
                 continue
             for name, tensor in total.items():
                 tensor += tensors[name].to(tensor.device)
@@ -122,18 +122,18 @@ class LastCheckpoints(Average):
         return {**current, **{name: (tensor / number).to(current[name].dtype) for name, tensor in total.items()}}
 
     def saved(self, candidate: nn.Module) -> dict[str, dict[str, Tensor]]:
-        """The mean: those that it is of may be gone by the time that it is wanted again."""
+        """The mean itself: its checkpoints may be deleted before it is needed again."""
         return {_GROUP: {name: t for name, t in candidate.state_dict().items() if t.is_floating_point()}}
 
     def needs(self, steps: Sequence[int]) -> set[int]:
-        """For each checkpoint that the run may be resumed from, those before it."""
+        """For each checkpoint that the run may be resumed from, the ones to average with it."""
         return {earlier for step in steps[: self._keep] for earlier in self._steps_before(step)}
 
     def move(self, run: Run) -> None:
         self._folder = run.training
 
     def _steps_before(self, step: int) -> list[int]:
-        """Of the checkpoints to average with the weights of a step."""
+        """The steps of the checkpoints to average with the weights of `step`."""
         found: list[int] = []
         for directory in checkpoint.checkpoints_in(self._folder):
             try:

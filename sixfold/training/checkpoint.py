@@ -1,14 +1,13 @@
-"""Checkpoints: one directory `training/step-N/` with everything a run needs to go on as if nothing had happened.
+"""Checkpoints: one directory `training/step-N/` with everything a run needs to continue bit for bit.
 
-    model.safetensors       the weights that are being trained
-    optimizer.safetensors   what the optimiser remembers, under "PARAMETER/FIELD"
-    average.safetensors     averaged weights, where they are asked for
-    random.safetensors      every random generator, of every process
-    state.json              the rest, and a hash of each file above and of itself
-    model/…, optimizer/…    in place of the files, what is cut up among processes: each wrote a file with its parts
+    model.safetensors       the weights in training
+    optimizer.safetensors   the optimiser's state, under "PARAMETER/FIELD"
+    average.safetensors     averaged weights, if training.average is set
+    random.safetensors      every random generator of every process
+    state.json              everything else, with a hash of each file above and of itself
+    model/…, optimizer/…    instead of the files, for sharded tensors: each process writes a file with its shards
 
-A checkpoint is written aside, brought to disk and renamed once: there is no half of one. On reading, the
-hashes tell whether the disk kept it.
+A checkpoint is staged, synced and renamed, so that it is never partly there. On reading, the hashes reveal damage.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ class DamagedError(ValueError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One that was found on disk, whole."""
+    """A checkpoint on disk that was found intact."""
 
     path: Path
     state: Mapping[str, Any]
 
     def tensors(self, name: str, weights: Tensors | None = None) -> dict[str, Tensor]:
-        """A group of tensors, whole; but what is of a weight (itself, or "WEIGHT/FIELD") is cut up as the weight is."""
+        """A group of tensors. Those of a weight (itself, or "WEIGHT/FIELD") are sharded as it is in `weights`."""
 
         def pattern(key: str) -> Tensor | None:
             return (weights or {}).get(key.partition("/")[0])
@@ -69,9 +68,9 @@ class Checkpoint:
 def write(
     directory: Path, state: Mapping[str, Any], tensors: Mapping[str, Tensors], processes: Processes | None = None
 ) -> None:
-    """Write a checkpoint: `state` must be JSON and name its step; each group of tensors becomes a file.
+    """Write a checkpoint: `state` must be JSON and contain "step"; each group of tensors becomes a file.
 
-    What is cut up is written by all processes, and all must call; the rest is written by the first.
+    All processes must call: each writes its shards, and the first writes all else.
     """
     processes = processes or Processes()
     with new_directory(directory) if processes.first else nullcontext(directory) as own:
@@ -86,13 +85,13 @@ def write(
         hashes = processes.gather(_hashes(aside, processes))
         if processes.first:
             files = {name: digest for each in hashes for name, digest in each.items()}
-            whole = sealed({"format": FORMAT, **state, "files": files})
-            text = json.dumps(whole, indent=2, allow_nan=False)
+            record = sealed({"format": FORMAT, **state, "files": files})
+            text = json.dumps(record, indent=2, allow_nan=False)
             (aside / "state.json").write_text(text + "\n", encoding="utf-8")
 
 
 def _hashes(aside: Path, processes: Processes) -> dict[str, str]:
-    """Of this process's share of the files."""
+    """The hashes of this process's share of the files."""
     processes.wait()  # until all are written
     paths = sorted(path for path in aside.rglob("*") if path.is_file())
     return {path.relative_to(aside).as_posix(): file_hash(path) for path in share(paths, processes)}
@@ -104,19 +103,19 @@ def read(directory: Path) -> Checkpoint:
     try:
         for name, expected in state["files"].items():
             if file_hash(directory / name) != expected:
-                raise DamagedError(f"{directory / name} is not as it was written")
+                raise DamagedError(f"{directory / name} is damaged: it is not as it was written")
     except OSError as error:
         raise DamagedError(f"{directory} is damaged: {error}") from None
     return Checkpoint(directory, state)
 
 
 def trust(directory: Path) -> Checkpoint:
-    """The same of one that somebody else has read and found whole."""
+    """The checkpoint in a directory whose hashes another process has checked."""
     return Checkpoint(directory, read_state(directory))
 
 
 def read_state(directory: Path) -> dict[str, Any]:
-    """What `state.json` says, or DamagedError: nothing else is raised, whatever is in the file."""
+    """The content of `state.json`; whatever is wrong with the file is a DamagedError."""
     path = directory / "state.json"
     try:
         state = read_json(path)
@@ -129,7 +128,7 @@ def read_state(directory: Path) -> dict[str, Any]:
             f"{directory} has format {quoted(state.get('format'))}; this version of sixfold reads {FORMAT!r}"
         )
     if not is_intact(state):
-        raise DamagedError(f"{path} is not as it was written")
+        raise DamagedError(f"{path} is damaged: it is not as it was written")
     _need(directory, state, _OF_EACH)
     return state
 
@@ -137,7 +136,7 @@ def read_state(directory: Path) -> dict[str, Any]:
 def _need(directory: Path, state: Mapping[str, Any], keys: Mapping[str, type]) -> None:
     for key, kind in keys.items():
         if not isinstance(state.get(key), kind):
-            raise DamagedError(f"{directory} is damaged: state.json lacks {key!r}, or it is no {kind.__name__}")
+            raise DamagedError(f"{directory} is damaged: state.json has no {key!r} of type {kind.__name__}")
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
@@ -146,12 +145,12 @@ def checkpoints_in(folder: Path) -> list[Path]:
     return sorted((p for p, number in found.items() if number.isdecimal()), key=lambda p: -int(found[p]))
 
 
-def step_of(place: Path) -> int:
-    return int(place.name.removeprefix("step-"))
+def step_of(directory: Path) -> int:
+    return int(directory.name.removeprefix("step-"))
 
 
 def latest(folder: Path) -> Iterator[Checkpoint | DamagedError]:
-    """From the last back: what is damaged, and finally one that is whole, from which a run can go on."""
+    """From the last checkpoint backwards: an error for each damaged one, and finally an intact one to resume from."""
     for directory in checkpoints_in(folder):
         try:
             found = read(directory)
@@ -163,7 +162,7 @@ def latest(folder: Path) -> Iterator[Checkpoint | DamagedError]:
 
 
 def states(folder: Path) -> Iterator[dict[str, Any]]:
-    """What each checkpoint says of itself, the last first; damaged ones have nothing to say."""
+    """The state.json of each checkpoint, the last first; damaged ones are left out."""
     for directory in checkpoints_in(folder):
         with suppress(DamagedError):
             yield read_state(directory)
@@ -178,19 +177,19 @@ def prune(folder: Path, keep: Iterable[int]) -> None:
 
 
 def optimizer_tensors(model: nn.Module, optimizers: Iterable[Optimizer]) -> dict[str, Tensor]:
-    """What optimisers remember of each parameter, under "PARAMETER/FIELD"."""
+    """The optimisers' state of each parameter, under "PARAMETER/FIELD"."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     tensors = {}
     for optimizer in optimizers:
         for parameter, fields in optimizer.state.items():
             for field, value in fields.items():
-                assert isinstance(value, Tensor), f"{type(optimizer).__name__} remembers {field} as {type(value)}"
+                assert isinstance(value, Tensor), f"{type(optimizer).__name__} keeps {field} as {type(value)}"
                 tensors[f"{names[parameter]}/{field}"] = value
     return tensors
 
 
 def load_optimizers(model: nn.Module, optimizers: Iterable[Optimizer], tensors: Tensors) -> None:
-    """Let optimisers remember just that."""
+    """Replace the optimisers' state by that of `optimizer_tensors`."""
     parameters = dict(model.named_parameters())
     owner = {p: optimizer for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     for optimizer in optimizers:
@@ -208,7 +207,7 @@ def _step_on_device(optimizer: Optimizer) -> bool:
 
 
 def load_weights(model: nn.Module, tensors: Tensors) -> None:
-    """Copy weights into a model, in place: whoever holds its parameters still does."""
+    """Copy weights into a model in place, so that references to its parameters stay valid."""
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
             tensor.copy_(like(tensor, tensors[name]))

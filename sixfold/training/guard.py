@@ -1,26 +1,27 @@
-"""Watches the loss and the gradient of each step, and says what to do when something went wrong.
+"""Watches the loss and the gradient of each step, and decides what to do when training diverges.
 
-    a step whose loss or gradient is no finite number      is skipped
-    several of these                                       roll back
-    a loss that jumped far up and stays there              rolls back
-    more than a few roll-backs without a good stretch      give up
+    condition                                                  action
+    the loss or the gradient's norm is NaN or infinite         skip the step
+    this happens several times                                 roll back
+    the loss has risen far and stays high                      roll back
+    more than ROLL_BACKS roll-backs within few good steps      give up
 
-To roll back is to take the weights and the optimiser of the last good checkpoint, and go on with the data
-that come next at half the learning rate.
+Rolling back loads the weights and the optimiser of the last good checkpoint and continues with the next data at half
+the learning rate.
 
-What counts as far up. The loss of a batch is noisy, falls fast at first, and once in a while a batch is odd; none
-of this is trouble. After a bad step the loss jumps and stays up, or it climbs for hundreds of steps. So each
-loss is compared with the lowest that the running mean has ever been, not with the mean of now, which would
-follow it up; a loss counts as high if it is above that by more than half a nat, and by more than four times what
-separates neighbouring steps; and it takes many more high ones than others to roll back.
+When a loss is high: the loss of a batch is noisy, falls fast at first, and now and then a batch is odd; none of this is
+divergence. After a bad step the loss jumps and stays up, or it climbs for hundreds of steps. So each loss is compared
+with the lowest value that the running mean has ever had, not with the current mean, which would follow it up. A loss is
+high if it exceeds that by more than half a nat and by more than four times the usual difference between neighbouring
+steps. It takes many more high steps than others to roll back.
 
     loss │`.                        . .·.·.··    high: each adds one
          │  `.        ·          .·
          │- - `.- - - - - - - - · - - - - - - -   limit = lowest mean + max(½ nat, 4 usual differences)
-         │       `·.·            \\ the others: each takes one away
+         │       `·.·            \\ not high: each subtracts one
          │__________·.·.·.·.·.·________________   lowest mean
 
-Every process sees the same two numbers of the whole step, so all decide alike.
+Every process sees the same loss and norm, those of the complete step, so all make the same decision.
 """
 
 from __future__ import annotations
@@ -38,30 +39,30 @@ class Verdict(Enum):
     STOP = "gave up"
 
 
-ROLL_BACKS = 3  # without a good stretch between them
+ROLL_BACKS = 3  # most roll-backs without GOOD_STRETCH good steps in between
 GOOD_STRETCH = 1000  # steps
-SUSTAINED = 40  # how many more steps must be high than not
-UNUSABLE = 3  # steps in a row that are not finite
-PAID_BY = 10  # good steps that make up for one of them
-FEW = 10  # steps of which a mean may be low by luck
-_GUESS = 1.0  # nats between neighbouring steps, as long as one does not know
-CALM = 20  # steps without anything to remark, after which a state is good
-MEMORY = 100  # steps that the running mean looks back
-NATS, DIFFERENCES = 0.5, 4.0  # how far up is high, at least
-_LARGEST = 1e9  # a loss is as good as that if it is larger: sums of it stay finite
+SUSTAINED = 40  # high steps minus others that cause a roll-back
+UNUSABLE = 3  # steps in a row that are not finite, which cause a roll-back
+PAID_BY = 10  # good steps that offset one step that is not finite
+FEW = 10  # a mean over so few steps may be low by chance
+_GUESS = 1.0  # initial estimate, in nats, of the difference between neighbouring steps
+CALM = 20  # steps in a row, neither high nor skipped, after which a state is good
+MEMORY = 100  # time constant, in steps, of the running mean
+NATS, DIFFERENCES = 0.5, 4.0  # a loss is high above lowest + max(NATS, DIFFERENCES · usual difference)
+_LARGEST = 1e9  # larger losses are clamped to this, so that their sums stay finite
 
 
 @dataclass
 class _Seen:
-    """What is remembered of the losses since the start, or since the last roll-back."""
+    """Statistics of the losses since the start, or since the last roll-back."""
 
-    steps: int = 0  # that were neither high nor skipped
+    steps: int = 0  # neither high nor skipped
     last: float = 0.0
     mean: float = 0.0
-    lowest: float = 0.0  # of the mean
-    difference: float = _GUESS  # between neighbouring steps, in the mean
-    high: int = 0  # high steps, minus others
-    unpaid: int = 0  # PAID_BY for each skipped step, minus good ones
+    lowest: float = 0.0  # smallest value of the mean so far
+    difference: float = _GUESS  # running mean of |loss − last|
+    high: int = 0  # high steps minus others, at least 0
+    unpaid: int = 0  # PAID_BY for each skipped step, minus good steps, at least 0
 
     @property
     def limit(self) -> float:
@@ -71,7 +72,7 @@ class _Seen:
         return self.steps > 0 and loss > self.limit
 
     def learn(self, loss: float) -> None:
-        """A loss that is as it should be. At first all weigh the same, then the recent ones more."""
+        """Add a loss that is not high: a plain mean over the first MEMORY steps, then an exponential one."""
         if self.steps:  # the guess counts as one difference
             self.difference += (abs(loss - self.last) - self.difference) / min(self.steps + 1, MEMORY)
         self.steps += 1
@@ -81,25 +82,25 @@ class _Seen:
 
 
 class Guard:
-    """Judges one step after the other. The verdict comes before the optimiser acts."""
+    """Judges one step after another, before the optimiser acts."""
 
     def __init__(self) -> None:
         self.rate = 1.0  # a factor on the learning rate
-        self.reason: str | None = None  # why the last verdict was not to go on
-        self.gave_up: str | None = None  # the explanation, at the end
+        self.reason: str | None = None  # of the last verdict, unless it was GO
+        self.gave_up: str | None = None  # the explanation, once the verdict is STOP
         self._seen = _Seen()
-        self._calm = CALM  # steps without anything to remark; fresh weights are as good a state as any
-        self._good = 0  # steps since the last roll-back in which something was learnt
-        self._roll_backs = 0  # without a good stretch between them
-        self._to_reach: float | None = None  # after a roll-back: the loss to come down to before all is well again
+        self._calm = CALM  # steps in a row that were neither high nor skipped; fresh weights count as good
+        self._good = 0  # optimiser steps since the last roll-back
+        self._roll_backs = 0  # without GOOD_STRETCH good steps in between
+        self._to_reach: float | None = None  # after a roll-back: the mean loss at which a state is good again
 
     @property
     def healthy(self) -> bool:
-        """Whether a checkpoint made now is a state to go back to."""
+        """Whether a checkpoint written now is a good state to roll back to."""
         return self.gave_up is None and self._to_reach is None and self._calm >= CALM
 
     def judge(self, loss: float, norm: float) -> Verdict:
-        """What to do with a step of this loss per token and this norm of the gradient."""
+        """The verdict on a step with this loss per token and this norm of the gradient."""
         if self.gave_up is not None:
             return Verdict.STOP
         if not (math.isfinite(loss) and math.isfinite(norm)):
@@ -110,10 +111,10 @@ class Guard:
         seen = self._seen
         self._calm = 0
         seen.unpaid += PAID_BY
-        self.reason = f"the loss is {_words(loss)} and the norm of the gradient {_words(norm)}"
+        self.reason = f"the loss is {_words(loss)} and the norm of the gradient is {_words(norm)}"
         if seen.unpaid < UNUSABLE * PAID_BY:
             return Verdict.SKIP
-        return self._trouble(f"{self.reason}, and it was not the first such step")
+        return self._trouble(f"{self.reason}, and so it was in earlier steps")
 
     def _usable(self, loss: float) -> Verdict:
         seen = self._seen
@@ -122,7 +123,7 @@ class Guard:
         seen.high = max(seen.high + (1 if high else -1), 0)
         if seen.high >= SUSTAINED:
             return self._trouble(
-                f"the loss was {seen.lowest:.4g} and stays above {seen.limit:.4g} now; in this step it is {loss:.4g}"
+                f"the mean loss was {seen.lowest:.4g}, but losses stay above {seen.limit:.4g}; this one is {loss:.4g}"
             )
         if not high:
             seen.learn(loss)
@@ -136,13 +137,13 @@ class Guard:
         return Verdict.GO
 
     def _trouble(self, what: str) -> Verdict:
-        """Roll back, if that is not known to be in vain."""
+        """Roll back; give up if it has not helped ROLL_BACKS times."""
         self.reason = what
         if self._roll_backs == ROLL_BACKS:
             self.gave_up = (
-                f"training does not get on: {what}. It went back to a good state {ROLL_BACKS} times within a short "
-                f"while, the last time with {self.rate:g} of the learning rate, and each time it went wrong again. Try "
-                f"a lower training.learning_rate or more training.warmup_steps; see that training.clip is not 0; "
+                f"training diverges: {what}. It was rolled back to a good checkpoint {ROLL_BACKS} times within few "
+                f"steps, the last time with {self.rate:g} of the learning rate, and diverged again each time. Try a "
+                f"lower training.learning_rate or more training.warmup_steps; see that training.clip is not 0; "
                 f"with training.precision bfloat16, try float32"
             )
             return Verdict.STOP
@@ -150,12 +151,12 @@ class Guard:
         self.rate /= 2
         if self._to_reach is None and self._seen.steps > FEW:
             self._to_reach = self._seen.limit
-        # The state to go back to may be of long ago, when losses were higher.
+        # The checkpoint may be old, from when losses were higher: the statistics start again.
         self._seen, self._calm, self._good = _Seen(), 0, 0
         return Verdict.ROLL_BACK
 
     def state(self) -> dict[str, Any]:
-        """All that later verdicts depend on, as strict JSON."""
+        """The state that later verdicts depend on, as strict JSON."""
         return {
             "rate": self.rate,
             "reason": self.reason,
@@ -175,5 +176,5 @@ class Guard:
 
 def _words(number: float) -> str:
     if math.isnan(number):
-        return "not a number"
+        return "NaN"
     return "infinite" if math.isinf(number) else f"{number:.4g}"

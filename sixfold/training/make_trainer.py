@@ -1,4 +1,4 @@
-"""From a configuration and prepared text to a trainer: every part is made here, once."""
+"""Builds a trainer, with all its parts, from a configuration and prepared text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sixfold.training.validation import Validation
 
 
 def build_model(config: Config, prepared: Prepared, processes: Processes, like: Model | None = None) -> Model:
-    """The model of a run, with fresh weights; `like` is what preflight has built of it."""
+    """The model of a run, with fresh weights; `like` is the model on `meta` that preflight built."""
     sizes, seed = config.sizes_with(prepared.tokenizers), config.training.seed
     model = build(sizes, config.model.modifications, config.model.kind, seed=seed, like=like)
     return model.to(processes.device)
@@ -58,7 +58,7 @@ def make_trainer(
     display: Display | None = None,
     observers: Sequence[Observer] = (),
 ) -> Trainer:
-    """A trainer at step 0. Without a model, one is built; without a log, nothing is written down."""
+    """A trainer at step 0. Without a model, one is built; without a log, no log is written."""
     training, task = config.training, task_of(config)
     model = model or build_model(config, prepared, processes)
     candidate = deepcopy(model).eval()

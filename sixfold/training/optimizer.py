@@ -1,4 +1,4 @@
-"""Optimisers over the groups of a model: which parameters decay, and how fast each group learns."""
+"""Optimisers over the parameter groups of a model: each has its weight decay and a factor on the learning rate."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from sixfold.core.sharded_tensors import is_cut
 from sixfold.models.model import Model
 from sixfold.spec.spec import Group
 
-Groups = list[dict[str, Any]]  # what torch.optim calls param_groups
+Groups = list[dict[str, Any]]  # torch.optim's param_groups
 
 
 def make_optimizers(model: Model, training: Training) -> list[Optimizer]:
     """The optimiser that `training` asks for; with muon there are two.
 
-    Each of their groups has a "factor": whoever sets the learning rate gives it `factor` times the schedule's.
+    Each of their groups has a "factor": its learning rate is `factor` times the schedule's.
     """
     groups = model.groups()
     _check(model, groups)
@@ -34,10 +34,10 @@ def adamw(model: Model, groups: list[Group], training: Training) -> list[Optimiz
 
 
 def adafactor(model: Model, groups: list[Group], training: Training) -> list[Optimizer]:
-    """Remembers a row and a column in the place of each matrix.
+    """Adafactor keeps second moments as a row and a column instead of a matrix.
 
-    Its learning rate is relative, a share of the root mean square of the parameter (of 0.001 at least) by
-    which it moves in a step: 1e-2 is usual.
+    Its learning rate is relative: a step moves a parameter by that share of its root mean square (or of 0.001, if that
+    is larger). 1e-2 is usual.
     """
     if any(is_cut(p) for p in model.parameters()):
         raise ValueError("torch's Adafactor does not work on shards; take training.optimizer adamw or parallel ddp")
@@ -51,10 +51,9 @@ def sgd(model: Model, groups: list[Group], training: Training) -> list[Optimizer
 def muon(model: Model, groups: list[Group], training: Training) -> list[Optimizer]:
     """Muon for the matrices of linear layers, AdamW for all the rest.
 
-    Muon makes each matrix's step orthogonal: all its directions move equally far. That is right for a matrix
-    that maps vectors, and wrong for a table whose rows are looked up one by one (words, positions, values of
-    a memory). Its steps are scaled to the root mean square of AdamW's, about 0.2 of the learning rate, so
-    that one learning rate serves both.
+    Muon makes the step of each matrix orthogonal: all its directions move equally far. That suits a matrix that maps
+    vectors, but not a table whose rows are looked up one by one (words, positions, product keys' values). Its steps are
+    scaled to the root mean square of AdamW's, about 0.2 of the learning rate, so that one learning rate serves both.
     """
     if not hasattr(torch.optim, "Muon"):
         raise ValueError(f"torch {torch.__version__} has no Muon; take training.optimizer adamw, or a newer torch")
@@ -94,12 +93,12 @@ def _param_groups(groups: Iterable[Group], training: Training) -> Groups:
 
 
 def _where(groups: Iterable[Group], fits: Callable[[nn.Parameter], bool]) -> list[Group]:
-    """The groups, with only those of their parameters that fit."""
+    """The groups, reduced to the parameters for which `fits` is true."""
     return [replace(group, parameters=[p for p in group.parameters if fits(p)]) for group in groups]
 
 
 def _check(model: Model, groups: Iterable[Group]) -> None:
-    """Each parameter in one group: one in none would never learn, and nobody would notice."""
+    """Raise a ValueError unless each parameter is in exactly one group: one in none would silently never be trained."""
     names = {id(p): name for name, p in model.named_parameters()}
     listed = Counter(id(p) for group in groups for p in group.parameters)
     for parameter, name in names.items():

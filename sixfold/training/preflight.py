@@ -1,4 +1,4 @@
-"""What can be said of a run before it begins: mistakes are found here, while nothing has been read or written."""
+"""Checks of a configuration before a run begins, before any text is read or any file written."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from sixfold.training.optimizer import make_optimizers
 from sixfold.training.start_from import inherit, outline
 from sixfold.training.validation import check_validation
 
-_MANY = 1_000_000  # words, where nobody knows yet how many: no modification asks for more
+_MANY = 1_000_000  # assumed vocabulary while its size is unknown: no modification needs a larger one
 
 
 def check(config: Config, before: Run | None = None) -> tuple[Config, Model]:
-    """The configuration, if a run can begin with it, and with what it inherits from the run `before`.
+    """Check a configuration, after filling in what it inherits from the run `before`.
 
-    → and the model without memory for its weights; its vocabulary and classes may yet turn out others
+    → the configuration, and the model on `meta`; its vocabulary and number of classes may still change
     """
     config = settled(config if before is None else inherit(config, before))
     if config.data.train is None:
-        raise ValueError("what should it learn from? Give --data.train, or a recipe that says it")
+        raise ValueError("there is no text to train on: give --data.train, or a recipe that has it")
     task = task_of(config)
     if config.model.classes:
         raise ValueError(
-            f"model.classes is {config.model.classes}, but the labels say how many classes there are; leave it out"
+            f"model.classes is {config.model.classes}, but it follows from the labels of the data; leave it out"
         )
     check_validation(config, task)
-    sized = config.with_classes(2) if task.form.has_labels else config  # the text will say how many
+    sized = config.with_classes(2) if task.form.has_labels else config  # the number follows from the text
     model = _outline(sized) if before is None else outline(sized, before)
     make_optimizers(model, config.training)
     _check_lengths(model, config, task.form)
@@ -39,12 +39,12 @@ def check(config: Config, before: Run | None = None) -> tuple[Config, Model]:
 
 
 def _outline(config: Config) -> Model:
-    """The model without memory for its weights."""
+    """The model on `meta`, without memory for its weights."""
     return build(_expected_sizes(config), config.model.modifications, config.model.kind, device="meta")
 
 
 def _expected_sizes(config: Config) -> Sizes:
-    """The sizes of the model, as far as they are known without the text: its vocabulary may yet turn out smaller."""
+    """The sizes of the model as far as they are known before the text is read: its vocabulary may become smaller."""
     words = config.data.vocabulary or _MANY
     if isinstance(words, int) and not isinstance(config.data.tokenizer, str):
         words = schema.Vocabularies(source=words, target=words)
@@ -52,12 +52,12 @@ def _expected_sizes(config: Config) -> Sizes:
 
 
 def _check_lengths(model: Model, config: Config, form: TextForm) -> None:
-    """A part that has a limit must be able to read the longest text that is not dropped."""
+    """Raise a ValueError if the longest text that is kept exceeds a limit on positions."""
     most = getattr(config.data, form.limit)
     for stack, limit in model.limits.items():
         if most + form.ends > limit:
             whose = "model" if stack == "only" else stack
             raise ValueError(
-                f"data.{form.limit} is {most:,}, but this {whose} can read {limit:,} tokens only; let it be "
-                f"{limit - form.ends:,} at most, or give its modification a larger length"
+                f"data.{form.limit} is {most:,}, but this {whose} can read {limit:,} tokens only; set it to at most "
+                f"{limit - form.ends:,}, or give its modification a larger length"
             )

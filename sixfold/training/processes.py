@@ -1,7 +1,7 @@
-"""All that knows of ranks. `torchrun` starts the processes; alone, a process is a group of one.
+"""Distributed training: all code that knows of ranks. `torchrun` starts the processes; without it there is one.
 
-Everything the loop asks of the group is here: who writes, what a sum over all is, how a model's gradients
-come together. What they say to each other here is numbers and bytes; nothing is pickled.
+The training loop gets everything here: which rank writes, sums over ranks, the reduction of gradients. Processes
+exchange numbers and bytes; nothing is pickled.
 """
 
 from __future__ import annotations
@@ -38,38 +38,38 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether this one writes and speaks for all."""
+        """Whether this is rank 0, which writes files and messages."""
         return self.rank == 0
 
     def wrap(self, model: Model, parallel: str) -> nn.Module:
-        """The model as it is to be called, so that gradients are those of all processes."""
+        """The model wrapped in DDP or FSDP, which reduce gradients over all processes; alone, the model itself."""
         if self.size == 1:
             return model
         if parallel == "fsdp":
             return _shard(model, init_device_mesh(self.device.type, (self.size,)))
         devices = [self.device] if self.device.type == "cuda" else None
-        # Had torch not to look for unused parameters, it would order gradients anew after the first step, also after
-        # the first of a run that is resumed, and their sums over more than two processes would differ in the last bit.
+        # Without find_unused_parameters, DDP rebuilds its buckets after step 1, also after the first step of a resumed
+        # run, and gradient sums over more than two processes would differ in the last bit.
         return DistributedDataParallel(_WithSpare(model), device_ids=devices, find_unused_parameters=True)
 
     def mine(self, pieces: int) -> range:
-        """Which pieces of a step are this process's."""
+        """The indices of the pieces of a step that this process computes."""
         return range(self.rank, pieces, self.size)
 
     def gradients(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
-        """Gradients meet once a step, after its last micro-batch."""
+        """A context for one backward pass: gradients are reduced only in the last micro-batch of a step."""
         if self.size == 1:
             return nullcontext()
         if isinstance(model, DistributedDataParallel):
             return nullcontext() if last else model.no_sync()
-        from torch.distributed.fsdp import FSDPModule  # slow to import, and of no use to one process
+        from torch.distributed.fsdp import FSDPModule  # slow to import, and not needed by one process
 
         if isinstance(model, FSDPModule):
             model.set_requires_gradient_sync(last)
         return nullcontext()
 
     def sum(self, *numbers: float) -> list[float]:
-        """The sum of each number over all processes: exact, and the same everywhere."""
+        """The sum of each number over all processes, in float64: every process gets the same result."""
         if self.size == 1:
             return list(numbers)
         total = torch.tensor(numbers, dtype=torch.float64, device=self._talk)
@@ -80,18 +80,18 @@ class Processes:
         return self.sum(float(yes))[0] > 0
 
     def agree(self, value: Any) -> Any:
-        """What the first process says (JSON), everywhere."""
+        """The value (JSON) of rank 0, on every process."""
         return self.gather(value)[0]
 
     def gather(self, value: Any) -> list[Any]:
-        """What each process says (JSON), in order of rank."""
+        """The value (JSON) of each process, in order of rank."""
         if self.size == 1:
             return [value]
-        said = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-        return [json.loads(bytes(t.tolist())) for t in self.gather_tensors(said)]
+        encoded = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        return [json.loads(bytes(t.tolist())) for t in self.gather_tensors(encoded)]
 
     def gather_tensors(self, tensor: Tensor) -> list[Tensor]:
-        """Each process's tensor of one dimension, however long, in order of rank."""
+        """The one-dimensional tensor of each process, in order of rank; lengths may differ."""
         if self.size == 1:
             return [tensor]
         lengths = [int(n) for n in self._all(torch.tensor([len(tensor)]))]
@@ -101,23 +101,23 @@ class Processes:
 
     def _all(self, tensor: Tensor) -> list[Tensor]:
         tensor = tensor.to(self._talk)
-        everybody = [torch.empty_like(tensor) for _ in range(self.size)]
-        dist.all_gather(everybody, tensor)
-        return everybody
+        gathered = [torch.empty_like(tensor) for _ in range(self.size)]
+        dist.all_gather(gathered, tensor)
+        return gathered
 
     def wait(self) -> None:
-        """Until everybody is here."""
+        """A barrier."""
         self.sum(0.0)
 
     @property
     def _talk(self) -> torch.device:
-        """Where tensors must be to be sent."""
+        """The device of tensors that are exchanged: NCCL needs CUDA, gloo the CPU."""
         return self.device if self.device.type == "cuda" else torch.device("cpu")
 
 
 @contextmanager
 def said_once() -> Iterator[None]:
-    """Before processes meet, each finds the same mistake for itself: of those on one machine, the first says it."""
+    """Report a mistake once per machine: before the processes join, each finds it, and local rank 0 reports it."""
     try:
         yield
     except ValueError:
@@ -128,7 +128,7 @@ def said_once() -> Iterator[None]:
 
 @contextmanager
 def together(device: str) -> Iterator[Processes]:
-    """Join the processes that torchrun started, if it did."""
+    """Join the process group that torchrun started, if there is one."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield Processes(device=choose_device(device))
@@ -142,21 +142,21 @@ def together(device: str) -> Iterator[Processes]:
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_PATIENCE)
     with _one_voice(dist.PrefixStore("sixfold", store), rank):
         yield Processes(rank, size, chosen)
-        # A DistributedDataParallel must be gone by now: freed last, it would free the group while it holds the lock of
-        # the interpreter, for which the group's threads may be waiting.
+        # Free any DistributedDataParallel now: later it would destroy the group while holding the GIL, for which the
+        # group's threads may wait, a deadlock.
         gc.collect()
-        dist.destroy_process_group()  # not after an error, when others might never come
+        dist.destroy_process_group()  # not after an error: it waits for all ranks
 
 
 @contextmanager
 def _one_voice(store: dist.Store, rank: int) -> Iterator[None]:
-    """An error in one process is soon one in all, since they miss it: only the first says what is wrong."""
+    """Report only the first error: the other processes fail soon after, because that rank is missing."""
     try:
         yield
     except Exception:
         try:
             speaker = int(store.compare_set("speaker", "", str(rank)))
-        except RuntimeError:  # the one that kept the store is gone
+        except RuntimeError:  # the process that hosts the store has ended
             speaker = 0
         if speaker != rank:
             raise SystemExit(1) from None
@@ -164,7 +164,7 @@ def _one_voice(store: dist.Store, rank: int) -> Iterator[None]:
 
 
 class _WithSpare(nn.Module):
-    """A model, and a parameter that it never uses: looking for such ones in vain, torch would print a warning."""
+    """A model with an unused parameter: DDP warns if find_unused_parameters finds none."""
 
     def __init__(self, model: Model):
         super().__init__()
@@ -176,9 +176,9 @@ class _WithSpare(nn.Module):
 
 
 def _shard(model: Model, mesh: DeviceMesh) -> nn.Module:
-    """Each process keeps a part of every layer, and of the rest (tables, head) as one group.
+    """FSDP2: each process keeps a shard of every layer, and of all else (tables, head) as one group.
 
-    A layer's weights are whole while it is called, and only then; one that is applied many times is one module.
+    A layer's weights are gathered only while it is called. A layer that is applied many times is one module.
     """
     from torch.distributed.fsdp import fully_shard
 
@@ -190,10 +190,10 @@ def _shard(model: Model, mesh: DeviceMesh) -> nn.Module:
 
 
 def share(items: Sequence[T], processes: Processes) -> Sequence[T]:
-    """Every size-th item, beginning with this process's rank."""
+    """This process's share of the items: rank, rank + size, …"""
     return items[processes.rank :: processes.size]
 
 
 def is_first() -> bool:
-    """Whether this is the process that speaks for all, before and after they are together."""
+    """Whether this is rank 0; works also outside of `together`."""
     return int(os.environ.get("RANK", "0")) == 0

@@ -1,4 +1,4 @@
-"""What may have changed since a run was last at work, and what may not: configuration, tokenizers, surroundings."""
+"""Checks when a run is resumed: which settings, tokenizers and versions may have changed since its last checkpoint."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ from sixfold.training.observers.display import Display
 from sixfold.training.processes import Processes
 
 MAY_CHANGE = ("training.steps", "training.patience", "training.log_every", "training.keep")
-# Where and how it is computed, not what: a run may go on elsewhere, as with another number of processes.
+# Settings of the machine: a run may be resumed on another one, or with another number of processes.
 _HOW = ("training.device", "training.parallel", "training.accumulate", "training.compile", "training.recompute")
 _DATA = ("data.train", "data.valid", "data.test")
-_NAMED = 3  # of the keys that differ
+_NAMED = 3  # most differing keys that a message names
 
 
 def need_steps(config: Config, saved: Checkpoint) -> None:
-    """Raise a ValueError if a run that has come so far can't go on to as many steps."""
+    """Raise a ValueError if the checkpoint is beyond training.steps."""
     steps = config.training.steps
     if steps is None:
-        raise ValueError("training.steps is null, but to go on with a run it must be a number")
+        raise ValueError("training.steps is null, but to resume a run it must be a number")
     if steps < saved.step:
         raise ValueError(
-            f"training.steps is {steps:,}, but this run has done {saved.step:,} already; to go on, give as many or more"
+            f"training.steps is {steps:,}, but this run has done {saved.step:,} already; give at least as many"
         )
 
 
 def need_same_config(config: Config, saved: Checkpoint, run: Run, hashes: Mapping[str, str] | None) -> None:
-    """Raise a ValueError if the configuration is not the checkpoint's, but for what may change.
+    """Raise a ValueError if the configuration differs from the checkpoint's in a key that may not change.
 
-    Where text lies may change with the text, and whoever changes that has said so; `hashes` are those of now.
+    The paths of the data may change if the data did (--allow-changed-data); `hashes` are those of the current files.
     """
-    then = saved.state.get("config")  # early checkpoints don't say
+    then = saved.state.get("config")  # early checkpoints lack it
     if then is None:
         return
     model = then.get("model", {})
-    wishes = [old_formats.modification(wish) for wish in model.get("modifications", [])]  # an older run's checkpoint
-    then = {**then, "model": {**model, "modifications": wishes}}
+    entries = [old_formats.modification(entry) for entry in model.get("modifications", [])]  # of an older format
+    then = {**then, "model": {**model, "modifications": entries}}
     other_text = hashes is not None and hashes != saved.state["data"]["hashes"]
     found = list(_differences(then, config, (*MAY_CHANGE, *_HOW, *(_DATA if other_text else ()))))
     if found:
         more = f" (and {len(found) - _NAMED} keys more)" if len(found) > _NAMED else ""
         raise ValueError(
-            f"{run.config} was changed: {'; '.join(found[:_NAMED])}{more}; a run goes on as it began, and only "
+            f"{run.config} was changed: {'; '.join(found[:_NAMED])}{more}; in a resumed run only "
             f"{', '.join((*MAY_CHANGE, *_HOW))} can change"
         )
 
 
 def _differences(then: Mapping[str, Any], config: Config, but_for: Collection[str]) -> Iterator[str]:
-    """What each key that differs was and is. A key that a checkpoint does not know had its default."""
+    """The old and new value of each key that differs. A key that the checkpoint lacks had its default."""
     default, now = Config().model_dump(mode="json"), config.model_dump(mode="json")
     if (was := then.get("task")) not in (None, now["task"]) and "task" not in but_for:
         yield f"task was {_short(was)} and is {_short(now['task'])}"
@@ -73,28 +73,28 @@ def _short(value: Any) -> str:
 
 def need_same_tokenizers(tokenizers: Tokenizers, saved: Checkpoint, run: Run) -> None:
     """Raise a ValueError if the tokenizers are not those that the weights were trained with."""
-    data = saved.state.get("data")  # early checkpoints don't say
+    data = saved.state.get("data")  # early checkpoints lack it
     if data is not None and data["tokenizers"] != [tokenizer.fingerprint for tokenizer in tokenizers]:
-        raise ValueError(f"{saved.path} was made with other tokenizers than are in {run.directory} now")
+        raise ValueError(f"{saved.path} was written with other tokenizers than those in {run.directory}; restore them")
 
 
 def read_notes(run: Run, saved: Checkpoint, display: Display) -> dict[str, Any]:
-    """What run.json says; where nothing can be made of it, what the checkpoint knows, which is no more than hashes."""
+    """The content of run.json; if it is missing or damaged, the hashes of the data from the checkpoint."""
     try:
         about = run.read_about()
         hashes = about.get("hashes")
         if not isinstance(hashes, dict):
-            raise ValueError(f"{run.about} does not say which text it was")
+            raise ValueError(f"{run.about} has no hashes of the text")
     except ValueError as error:
         if "data" not in saved.state:
             raise
-        display.say(f"{error}; it is written anew from what {saved.path.name} knows")
+        display.say(f"{error}; it is rewritten from {saved.path.name}")
         return {"hashes": saved.state["data"]["hashes"]}
     return about
 
 
 def surroundings(config: Config, saved: Checkpoint, about: Mapping[str, Any], processes: Processes) -> str | None:
-    """What is not as it was when the checkpoint was made, so that numbers will differ in their last bits."""
+    """A message about versions, threads, processes or settings that changed: last bits will differ. None if none."""
     state = saved.state
     noted = state.get("versions", about.get("versions"))
     then = {
@@ -109,4 +109,4 @@ def surroundings(config: Config, saved: Checkpoint, about: Mapping[str, Any], pr
         other += _differences(state["config"], config, every.difference(_HOW))
     if not other:
         return None
-    return f"since {saved.path.name} was made: {'; '.join(other)}. What follows may differ from an unbroken run's"
+    return f"since {saved.path.name} was made: {'; '.join(other)}. Numbers may differ from those of an unbroken run"

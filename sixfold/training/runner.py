@@ -1,4 +1,4 @@
-"""How a run begins, and how it goes on: from a configuration or a run directory to a trainer that trains."""
+"""Starts and resumes runs: from a configuration or a run directory to a trainer, and trains."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from sixfold.training.start_from import take, tell_inherited
 from sixfold.training.trainer import Trainer
 from sixfold.training.what_next import to_resume
 
-_PROBE = 20  # steps that say how many fit into the minutes given
+_PROBE = 20  # steps that are timed, to turn training.minutes into steps
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,11 @@ class Outcome:
     reason: str
     run: Path
     finished: bool  # nothing is left to do
-    signal: int | None = None  # the one that asked it to stop
-    step: int = 0  # the last one that was made
-    best_step: int = 0  # the one whose weights the run's model has
+    signal: int | None = None  # that stopped it
+    step: int = 0  # the last step
+    best_step: int = 0  # the step whose weights the run's model has
     scores: Mapping[str, float] = field(default_factory=dict)  # of the last validation in this call
-    best: float | None = None  # of the metric
+    best: float | None = None  # best value of the metric
 
 
 def prepare(config: Config, folder: str | Path, *, progress: ProgressCallback | None = None) -> Prepared:
@@ -78,11 +78,11 @@ def train(
     prepared: Prepared | None = None,
     observers: Sequence[Observer] = (),
 ) -> Outcome:
-    """Train a model from the beginning. With `start_from`, it begins with what fits of a trained run's model.
+    """Train a new model. With `start_from`, it begins with the tensors of a trained run's model that fit.
 
-    All is made ready aside: a run that is overwritten goes when the new one is on disk, and not before. With
-    `prepared`, which `sixfold.prepare` made for the same section `data`, no text is read. `observers` hear of steps and
-    validations. It may be called often in one process: torch's random generators and settings are left as they were.
+    The new run is staged first: an overwritten run is deleted only when the new one is on disk. With `prepared`, made
+    by `sixfold.prepare` for the same section `data`, no text is read. `observers` are called after steps and
+    validations. It may be called repeatedly in one process: torch's random generators and settings are restored.
     """
     run, given = Run(out), config
     with said_once():
@@ -92,7 +92,7 @@ def train(
             tell_inherited(given, config, before, display)
         if processes.first:
             if run.proved() and not overwrite:
-                raise ValueError(f"{out} holds a run; go on with --resume {out}, or say --overwrite to begin anew")
+                raise ValueError(f"{out} holds a run; give --resume {out} to continue it, or --overwrite to replace it")
             _check_files(run, config)
             tokenizers = None if before is None else Tokenizers.load(before.directory)
             made = _prepare(run.draft, config, display, tokenizers, prepared)
@@ -112,21 +112,21 @@ def train(
 
 
 def _check(run: Run, config: Config, start_from: Path | None) -> tuple[Config, Model, Run | None]:
-    """The configuration, the model on `meta`, and the run to begin with, if all that can be known is in order."""
+    """Check all that can be checked before reading text. → the configuration, the model on `meta`, the run of --from"""
     before = None if start_from is None else Run(start_from).need()
     if before is not None and os.path.realpath(before.directory) == os.path.realpath(run.directory):
-        raise ValueError(f"--from {start_from} is the directory to write to, and can't be both; give another --out")
+        raise ValueError(f"--from {start_from} is also the directory to write to; give another --out")
     config, outline = check(config, before)
     run.need_room()
     return config.with_whole_paths(), outline, before
 
 
 def _check_files(run: Run, config: Config) -> None:
-    """The text must outlive the older run, and its files have names that can be written down."""
+    """Raise a ValueError if a file of the text lies in the run to be replaced, or its name is not UTF-8."""
     files = data_files(config.data, task_of(config).form)
     for file in files:
         if as_text(str(file)) != str(file):
-            raise ValueError(f"the name of {as_text(str(file))} is no UTF-8; give it, or its directory, another")
+            raise ValueError(f"the name of {as_text(str(file))} is not UTF-8; rename it, or its directory")
     if run.proved():
         run.need_outside(files)
 
@@ -139,7 +139,7 @@ def resume(
     display: Display | None = None,
     observers: Sequence[Observer] = (),
 ) -> Outcome:
-    """Go on with a run, from its last checkpoint."""
+    """Continue a run from its last checkpoint."""
     run = Run(out)
     with said_once():
         run.need_proved()
@@ -165,7 +165,7 @@ def resume(
 
 @contextmanager
 def _at_work(run: Run, config: Config, display: Display | None) -> Iterator[tuple[Processes, Display]]:
-    """Together with the other processes, the run locked, deterministic if wished."""
+    """Join the process group, set determinism as configured, and lock the run."""
     with left_as_it_was(), together(config.training.device) as processes:
         be_deterministic(config.training.deterministic)
         shown = (display or Display()) if processes.first else Quiet()
@@ -180,15 +180,15 @@ def _at_work(run: Run, config: Config, display: Display | None) -> Iterator[tupl
 
 
 def _say_what_is_safe(error: OSError, run: Run) -> None:
-    """Let an error such as a full disk also say what is not lost."""
+    """Add to an error, such as a full disk, the step of the last checkpoint and how to resume from it."""
     for directory in checkpoint.checkpoints_in(run.training)[:1] if run.exists() else ():
         step, again = checkpoint.step_of(directory), to_resume(run.directory)
-        error.add_note(f"all is safe up to step {step:,}: when this is mended, {again} goes on from there")
+        error.add_note(f"all is saved up to step {step:,}: when this is fixed, {again} continues from there")
 
 
 @contextmanager
 def _held(run: Run) -> Iterator[None]:
-    """The run locked, and rid of what was never finished; a new directory that becomes no run goes again."""
+    """Lock the run and remove staged files of killed processes; remove a new directory if no run came to be in it."""
     new = not run.directory.exists()
     with run.locked():
         try:
@@ -197,7 +197,7 @@ def _held(run: Run) -> Iterator[None]:
             sweep(run.training)
             yield
         finally:
-            with suppress(OSError):  # whatever went wrong is more important
+            with suppress(OSError):  # the first error is more important
                 sweep(run.directory)
                 if new and not run.exists():
                     run.remove()
@@ -206,9 +206,9 @@ def _held(run: Run) -> Iterator[None]:
 def _prepare(
     run: Run, config: Config, display: Display, tokenizers: Tokenizers | None, prepared: Prepared | None = None
 ) -> Prepared:
-    """Tokenise the text, or take what is tokenised already, and say what there is to say about it."""
+    """Tokenise the text, or copy prepared text, and display its report."""
     if prepared is not None:
-        if tokenizers is not None:  # those of the run to begin with: text of others is refused
+        if tokenizers is not None:  # those of --from: refuses text prepared with others
             prepared = open_prepared(prepared.folder, tokenizers)
         made = copy_prepared(prepared, run.data, config.data, task_of(config).form)
     else:
@@ -219,7 +219,7 @@ def _prepare(
 
 
 def _open(run: Run, processes: Processes) -> Prepared:
-    """What the first process has prepared."""
+    """The text that the first process has prepared."""
     processes.wait()
     return open_prepared(run.data, Tokenizers.load(run.directory))
 
@@ -227,7 +227,7 @@ def _open(run: Run, processes: Processes) -> Prepared:
 def _resolve(
     run: Run, config: Config, prepared: Prepared, processes: Processes, display: Display, model: Model
 ) -> Config:
-    """The configuration with a number of steps, in place of minutes."""
+    """The configuration with minutes turned into steps."""
     training = config.training
     if training.minutes is None:
         return config.with_steps(training.steps or 20_000)
@@ -238,14 +238,14 @@ def _resolve(
         started = time.perf_counter()
         trainer.step()
         times.append(time.perf_counter() - started)
-    seconds = processes.agree(sum(sorted(times)[: _PROBE - 2]) / (_PROBE - 2))  # the slowest had to warm up
+    seconds = processes.agree(sum(sorted(times)[: _PROBE - 2]) / (_PROBE - 2))  # without the two slowest: warm-up
     steps = max(1, int(training.minutes * 60 / seconds))
     display.say(f"{training.minutes:g} minutes are {steps:,} steps of {1000 * seconds:.0f} ms")
     return config.with_steps(steps)
 
 
 def _begin(run: Run, trainer: Trainer, config: Config, prepared: Prepared, origin: Mapping[str, Any]) -> None:
-    """Save the first step beside all else that is ready; then take the place of what was there, in one move."""
+    """Write the checkpoint of step 0 into the draft, then replace an older run by the draft."""
     trainer.save()
     if trainer.processes.first:
         run.draft.begin(config, {"hashes": prepared.hashes, "report": prepared.report.json(), **origin})
@@ -257,16 +257,16 @@ def _begin(run: Run, trainer: Trainer, config: Config, prepared: Prepared, origi
 def _provide_data(
     run: Run, config: Config, saved: checkpoint.Checkpoint, display: Display, allow_changed: bool
 ) -> dict[str, Any]:
-    """See that data/ holds the text that run.json speaks of, or other text if that is allowed. → what run.json says
+    """Make sure that data/ holds the text of run.json, or changed text if that is allowed. → the content of run.json
 
-    It can be prepared again as it was. Files that are gone are no matter as long as nobody has to.
+    Damaged prepared text is prepared again. Only then must the original files still exist.
     """
     about = read_notes(run, saved, display)
     then, now = about["hashes"], _hashes(config, display)
     different = [] if now is None else [name for name in {**then, **now} if then.get(name) != now.get(name)]
     if different and not allow_changed:
         raise ValueError(
-            f"the data have changed since this run began: {', '.join(different)}; --allow-changed-data takes them"
+            f"the data have changed since this run began: {', '.join(different)}; --allow-changed-data accepts them"
         )
     need_same_config(config, saved, run, now)
     tokenizers = Tokenizers.load(run.directory)
@@ -274,7 +274,7 @@ def _provide_data(
     problem = _problem(run, tokenizers, now or then)
     if problem is not None:
         if now is None:
-            raise ValueError(f"{problem}; for that, the data files must be there as they were")
+            raise ValueError(f"{problem}; for that, the data files must exist unchanged")
         display.say(problem)
         _prepare(run, config, display, tokenizers)
     if different or "report" not in about:
@@ -285,16 +285,16 @@ def _provide_data(
 
 
 def _hashes(config: Config, display: Display) -> dict[str, str] | None:
-    """Of the data files as they are now, if they are there."""
+    """The hashes of the current data files; None if they can't be read."""
     try:
         return data_hashes(config.data, task_of(config).form)
     except (OSError, ValueError) as error:
-        display.say(f"the data files can't be compared ({error}); the run goes on with what it has prepared")
+        display.say(f"the data files can't be compared ({error}); the run continues with its prepared text")
         return None
 
 
 def _problem(run: Run, tokenizers: Tokenizers, hashes: Mapping[str, str]) -> str | None:
-    """Why the text must be prepared again."""
+    """Why the text must be prepared again; None if it need not."""
     try:
         found = open_prepared(run.data, tokenizers).hashes
     except ValueError as error:
@@ -303,13 +303,13 @@ def _problem(run: Run, tokenizers: Tokenizers, hashes: Mapping[str, str]) -> str
 
 
 def _last_checkpoint(run: Run, processes: Processes, display: Display) -> checkpoint.Checkpoint:
-    """The last that is whole, which is for the first process to say."""
-    found = _whole_checkpoint(run, display) if processes.first else None
+    """The last intact checkpoint, as found by the first process."""
+    found = _intact_checkpoint(run, display) if processes.first else None
     name = processes.agree(found and found.path.name)
     return found or checkpoint.trust(run.training / name)
 
 
-def _whole_checkpoint(run: Run, display: Display) -> checkpoint.Checkpoint:
+def _intact_checkpoint(run: Run, display: Display) -> checkpoint.Checkpoint:
     damaged: list[checkpoint.DamagedError] = []
     for found in checkpoint.latest(run.training):
         if isinstance(found, checkpoint.Checkpoint):
@@ -318,7 +318,7 @@ def _whole_checkpoint(run: Run, display: Display) -> checkpoint.Checkpoint:
             return found
         damaged.append(found)
     what = "; ".join(str(damage) for damage in damaged) or f"{run.training} holds none"
-    raise ValueError(f"there is no checkpoint to go on from: {what}; train --overwrite begins anew")
+    raise ValueError(f"there is no checkpoint to resume from: {what}; train --overwrite starts again")
 
 
 def _go(trainer: Trainer, display: Display) -> Outcome:

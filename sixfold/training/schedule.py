@@ -1,7 +1,7 @@
-"""The learning rate as a function of the step. Nothing is remembered: a resumed run has the same rates.
+"""The learning rate as a pure function of the step, so that a resumed run has the same rates.
 
-w warm-up steps, then what each curve says. Steps count from 1; where a rate falls to 0, it would be 0 at the
-step after the last, so that the last one still learns.
+There are w warm-up steps, then one of the curves below. Steps count from 1. A rate that falls to 0 reaches it one step
+after the last, so that the last step still learns.
 
     inverse_sqrt          cosine                linear                warmup_stable_decay
        /\\                    /‾‾\\                 /\\                    /‾‾‾‾‾‾‾‾‾‾‾\\
@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from sixfold.config.schema import Training
 
-_DECAY = 0.2  # share of the steps in which a stable rate comes down
+_DECAY = 0.2  # share of the steps in which warmup_stable_decay falls
 
 
 def rate(training: Training, step: int, steps: int) -> float:
@@ -58,13 +58,13 @@ def warmup_stable_decay(step: int, warmup: int, steps: int) -> float:
              └──┬─────────────────────┬──┬─ step
                 w                 0.8·steps steps
 
-    A run can be made longer from any checkpoint of the plain: up to there the rates don't depend on `steps`.
+    A run can be extended from any checkpoint before the decay: until then, rates don't depend on `steps`.
     """
     return min(step / warmup, _left(step, steps - round(_DECAY * steps), steps))
 
 
 def _left(step: int, start: int, steps: int) -> float:
-    """1 until `start`, then evenly less, and 0 after the last step."""
+    """1 until `start`, then linearly down to 0 one step after the last."""
     if step <= start:
         return 1.0
     return max(steps + 1 - step, 0) / (steps + 1 - start)

@@ -14,7 +14,7 @@ from sixfold.core.sharded_tensors import is_cut
 
 
 def write(folder: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Each process writes its parts into a safetensors file of its own; there is no other file. All must call.
+    """Each process writes its shards into its own safetensors file; there is no other file. All must call.
 
     torch.distributed.checkpoint exchanges its write plan between ranks by pickle, in memory only, never on disk.
     """
@@ -22,15 +22,15 @@ def write(folder: Path, tensors: Mapping[str, Tensor]) -> None:
 
     try:
         dcp.save(dict(tensors), storage_writer=dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True))
-    except dcp.CheckpointException as failed:  # on every process, whichever it happened on
+    except dcp.CheckpointException as failed:  # raised on every process, wherever it happened
         reasons = [reason for reason, _ in failed.failures.values()]
         raise next((r for r in reasons if isinstance(r, OSError)), RuntimeError(str(failed))) from None
 
 
 def read(folder: Path, pattern: Callable[[str], Tensor | None]) -> dict[str, Tensor]:
-    """What any number of processes wrote: whole, but what has a pattern that is cut up is so, too.
+    """The tensors that any number of processes wrote, each sharded like its pattern, or unsharded without one.
 
-    Of that each process reads its own parts only. Nobody waits for another.
+    Each process reads only its own shards, and waits for no other process.
     """
     from torch.distributed import checkpoint as dcp
 

@@ -1,7 +1,7 @@
-"""SIGINT and SIGTERM ask a run to stop: it says so at once, finishes its step, saves, and leaves.
+"""SIGINT and SIGTERM stop a run: it prints a message at once, finishes its step, saves, and exits.
 
-Python calls a handler only between two of its own instructions, and a backward pass is one instruction, which takes
-seconds in a large model. But `signal.set_wakeup_fd` writes the number of a signal to a pipe at once; a thread reads it.
+Python calls a signal handler only between two bytecode instructions, and a backward pass is one instruction, which
+takes seconds in a large model. `signal.set_wakeup_fd` writes the signal's number to a pipe at once; a thread reads it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 
 _LISTENED = (signal.SIGINT, signal.SIGTERM)
 _END = b"\0"  # no signal has this number
-_PATIENCE = 1.0  # seconds that a second signal waits until what it costs has been said
+_PATIENCE = 1.0  # seconds that a second signal waits for its message to be printed
 
 
 class Signals:
-    """While it is open, a signal is noted in place of ending the program. A second one of its kind ends it after all.
+    """While it is open, a first signal is only recorded; a second one of the same kind ends the program.
 
-    `tell(name, again)` hears of each at once, in another thread.
+    `tell(name, again)` is called for each at once, in another thread.
     """
 
     def __init__(self, tell: Callable[[str, bool], None] = lambda name, again: None) -> None:
@@ -30,16 +30,16 @@ class Signals:
         self._tell, self._told = tell, threading.Event()
         self._before: dict[int, Any] = {}
         self._noted: set[int] = set()
-        self._heard: list[int] = []  # by the thread that listens
-        self._pipe: tuple[int, int] | None = None  # to read from, and to write to
-        self._wakeup = -1  # where numbers of signals went before
+        self._heard: list[int] = []  # signals that the listening thread has read
+        self._pipe: tuple[int, int] | None = None  # its read end and its write end
+        self._wakeup = -1  # the wakeup descriptor before
 
     @property
     def name(self) -> str | None:
         return None if self.number is None else signal.Signals(self.number).name
 
     def __enter__(self) -> Signals:
-        if threading.current_thread() is threading.main_thread():  # nobody else gets signals
+        if threading.current_thread() is threading.main_thread():  # only the main thread receives signals
             self._noted, self._heard, self._pipe = set(), [], os.pipe()
             os.set_blocking(self._pipe[1], False)
             self._thread = threading.Thread(target=self._listen, args=self._pipe[:1], daemon=True)
@@ -53,9 +53,9 @@ class Signals:
             self._noted.add(number)
             self.asked, self.number = True, number
             if self._heard.count(number) < 2:
-                return  # else both came within one instruction, for which Python calls its handler once
+                return  # otherwise both came within one instruction, and Python calls the handler only once
         self._told.wait(_PATIENCE)
-        if callable(self._before[number]):  # of SIGINT, mostly what raises KeyboardInterrupt
+        if callable(self._before[number]):  # for SIGINT usually the one that raises KeyboardInterrupt
             self._before[number](number, frame)
         else:
             raise SystemExit(128 + number)
@@ -78,7 +78,7 @@ class Signals:
             signal.signal(number, handler)
         if self._pipe is not None:
             signal.set_wakeup_fd(self._wakeup)
-            os.write(self._pipe[1], _END)  # and not by closing it: another process may have inherited it
+            os.write(self._pipe[1], _END)  # closing is not enough: a child process may have inherited it
             self._thread.join()
             for end in self._pipe:
                 os.close(end)

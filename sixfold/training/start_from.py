@@ -1,14 +1,14 @@
 """`train --from RUN`: a new run begins with the tokenizer of a trained run, and with all of its model that fits.
 
-    inherited    what the new configuration does not give: the task, the model (kind, sizes, dropout, modifications),
-                 the form of the text, what is minimised and measured, how to decode; and always the tokenizer
+    inherited    values that the new configuration does not give: task, model (kind, sizes, dropout, modifications),
+                 form of the text, label smoothing and metric, decoding; and always the tokenizer
     taken        tensors that both models have, under the same name and of the same shape
-    fresh        the other tensors of the new model: they are as in any new model
+    fresh        the other tensors of the new model: drawn as in any new model
     left         the other tensors of RUN's model
 
 The body of a model is its layers: the parameters of its stacks and of the bridge between them, without tables, inputs
 (positions that are added to the embeddings) and heads. At least half of the new model's body must be found in RUN,
-counted in parameters: with less, little of what was learned would go on working.
+counted in parameters: with less, little of the trained model would be of use.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _DEPTH = ("encoder_layers", "decoder_layers")
 _TEXT = ("source", "target", "max_length", "context")
 _BODY = ("encoder", "decoder", "stack", "bridge")  # the attributes of a model (models/*.py) that hold its layers
 _CLASSIFIER = ("classifier",)  # the attribute of EncoderOnly whose rows are the labels
-_LEAST = 0.5  # of the body
-_SHOWN = 8  # patterns of a line; run.json has all
+_LEAST = 0.5  # smallest share of the body that must be found
+_SHOWN = 8  # most patterns in a line; run.json has all
 _LAYER = re.compile(r"\blayers\.(\d+)")
 
 S = TypeVar("S", bound=Section)
@@ -58,16 +58,16 @@ S = TypeVar("S", bound=Section)
 
 
 def inherit(config: Config, run: Run) -> Config:
-    """The configuration with what it does not give taken from a trained run. What it gives, stays.
+    """Fill in the values that a configuration does not give from a trained run.
 
-    A value counts as given wherever it was set (recipe, settings, command line), unless it is null. Another tokenizer
+    A value counts as given wherever it was set (recipe, settings, command line), unless it is null. A tokenizer other
     than the run's is an error.
     """
     then, was = run.read_config(), _described(model_files.skeleton(run.directory))
     keys = _MODEL if _gives(config.model, "layers") else (*_MODEL, *_DEPTH)
     model = _filled(config.model, was, keys if config.task is None else [key for key in keys if key != "kind"])
     task = then.task if config.task is None and not _gives(config.model, "kind") else config.task
-    # A metric needs text to validate on, and is one of this task.
+    # A metric is inherited only with text to validate on, and for the same task.
     same = task_of(settled(config.model_copy(update={"task": task, "model": model}))).name == task_of(then).name
     measured = config.data.valid is not None and same
     trained_for = ("label_smoothing", "metric") if measured else ("label_smoothing",)
@@ -84,20 +84,20 @@ def inherit(config: Config, run: Run) -> Config:
 
 
 def add_modifications(config: Config, more: Collection[str], run: Run) -> Config:
-    """The configuration with further modifications: added to its own; where it gives none, to those of the run.
+    """The configuration with further modifications, added to its own or, if it gives none, to those of the run.
 
-    One that the run has already takes its place, with its own options.
+    A modification that the run already has is replaced, options included.
     """
     if not more:
-        return config  # which still gives none
+        return config  # so that it still counts as giving none
     if _gives(config.model, "modifications"):
         return config.with_modifications(more)
     had = _described(model_files.skeleton(run.need().directory)).modifications
-    return config.with_only(list({choose(wish).name: wish for wish in (*had, *more)}.values()))
+    return config.with_only(list({choose(entry).name: entry for entry in (*had, *more)}.values()))
 
 
 def tell_inherited(given: Config, config: Config, run: Run, display: Display) -> None:
-    """Say what `inherit` made of a given configuration: each value that was not given and would be another one."""
+    """Display the values that `inherit` filled in and that differ from the defaults."""
     task = task_of(config)
     found = [] if task == task_of(given) else [f"task {task.name}"]
     for section in SECTIONS:
@@ -113,14 +113,14 @@ def _gives(section: Section, key: str) -> bool:
 
 
 def _filled(section: S, then: S, keys: Iterable[str]) -> S:
-    """A section with these keys of another one, where it does not give them itself."""
+    """A section whose missing keys, of those listed, are taken from another section."""
     return section.model_copy(update={key: getattr(then, key) for key in keys if not _gives(section, key)})
 
 
 def _described(model: Model) -> ModelConfig:
-    """A trained model as the section `model` of a configuration, but for its classes, which belong to the data.
+    """A trained model as the section `model` of a configuration, without its classes, which belong to the data.
 
-    The depth of an only stack is that of both, so that a model of another kind can have it.
+    A single stack gives its depth to both keys, so that a model of another kind can inherit it.
     """
     sizes, chosen = model.sizes, model.assembly.modifications
     depths = (f"{model.stacks[0]}_layers", f"{model.stacks[-1]}_layers")
@@ -136,7 +136,7 @@ def _described(model: Model) -> ModelConfig:
 
 
 def _with_tokenizers(data: Data, then: Data, run: Run) -> Data:
-    """The section that says which tokenizers the run's are, if it says nothing else so far."""
+    """The section `data` with the run's tokenizers; ValueError if it gives others."""
     tokenizers = Tokenizers.load(run.directory)
     if tokenizers.joint:
         kind: Any = tokenizers.source.kind
@@ -145,18 +145,18 @@ def _with_tokenizers(data: Data, then: Data, run: Run) -> Data:
         kind = TokenizerKinds.model_validate({side: each.kind for side, each in tokenizers._asdict().items()})
         words = Vocabularies(source=len(tokenizers.source), target=len(tokenizers.target))
     for key, has in {"tokenizer": kind, "vocabulary": words}.items():
-        said = getattr(data, key)
-        # As many words as were asked for are as right as those that were found.
-        if _gives(data, key) and said not in (has, getattr(then, key)):
+        given = getattr(data, key)
+        # The size that the run was configured with is as right as the size that its tokenizer got.
+        if _gives(data, key) and given not in (has, getattr(then, key)):
             raise ValueError(
-                f"data.{key} is {_words(said)}, but --from {run.directory} brings a tokenizer where it is "
-                f"{_words(has)}; say the same, or leave it out"
+                f"data.{key} is {_words(given)}, but --from {run.directory} brings a tokenizer where it is "
+                f"{_words(has)}; give the same, or leave it out"
             )
     return data.model_copy(update={"tokenizer": kind, "vocabulary": words})
 
 
 def _words(value: Any) -> str:
-    """A value of the configuration, in a sentence."""
+    """A value of the configuration, as text for a message."""
     if isinstance(value, Section):
         return ", ".join(f"{side} {of}" for side, of in value)
     if isinstance(value, list):
@@ -169,23 +169,23 @@ def _words(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Fit:
-    """What a new model takes from an old one: names of tensors, and shares of the new model's parameters."""
+    """The tensors that a new model takes from an old one, and their shares of the new model's parameters."""
 
     taken: tuple[str, ...]
     fresh: tuple[str, ...]
     left: tuple[str, ...]
     share: float  # of all parameters
-    body: float  # of those of its body
+    body: float  # of the parameters of its body
 
     def patterns(self) -> dict[str, list[str]]:
-        """The same names, where possible a pattern for a whole part."""
+        """The same names, shortened to one pattern for a complete part where possible."""
         new, old = (*self.taken, *self.fresh), (*self.taken, *self.left)
         groups = {"taken": (self.taken, new), "fresh": (self.fresh, new), "left": (self.left, old)}
         return {name: patterns(*group) for name, group in groups.items()}
 
 
 def compare(new: Model, old: Model, without: Collection[str] = ()) -> Fit:
-    """What fits: tensors of the same name and the same shape; those of the parts `without` never do."""
+    """Tensors fit if name and shape are equal; those of the parts `without` never do."""
     here, there = ({name: tensor.shape for name, tensor in model.state_dict().items()} for model in (new, old))
     fits = {name: shape for name, shape in here.items() if name.partition(".")[0] not in without}
     taken = {name: shape for name, shape in fits.items() if there.get(name) == shape}
@@ -203,7 +203,7 @@ def _share(counts: Mapping[str, int], of: Collection[str]) -> float:
 def outline(config: Config, run: Run) -> Model:
     """The model of an inherited configuration, without memory for its weights.
 
-    If it can't be built, or too little of the run's model fits, a ValueError says what differs.
+    If it can't be built, or too little of the run's model fits, a ValueError lists the differences.
     """
     old = model_files.skeleton(run.directory)
     different = differences(config.model, _described(old))
@@ -221,7 +221,7 @@ def outline(config: Config, run: Run) -> Model:
 
 
 def take(model: Model, config: Config, run: Run, display: Display, labels: Sequence[str] = ()) -> dict[str, Any]:
-    """Give a new model all tensors of a trained run's that fit, and say which. → what run.json says of it
+    """Copy all tensors that fit from a trained run's model, and display which. → the entries for run.json
 
     A classifier of other labels does not fit, though it may have the same shape.
     """
@@ -234,27 +234,27 @@ def take(model: Model, config: Config, run: Run, display: Display, labels: Seque
     return {"from": as_text(os.path.realpath(run.directory)), "start": fit.patterns()}
 
 
-# How it is told --------------------------------------------------------------------------------------
+# Messages --------------------------------------------------------------------------------------------
 
 
 def differences(here: ModelConfig, there: ModelConfig) -> list[str]:
-    """Where a new model is not like an old one, of all that names and shapes of tensors depend on."""
+    """The differences between two models in all settings that names and shapes of tensors depend on."""
     found = [] if here.kind == there.kind else [f"its model.kind is {there.kind}, here {here.kind}"]
     for key in ("d_model", "d_ff", "heads", "d_head", *(f"{stack}_layers" for stack in MODELS[here.kind].stacks)):
         mine, its = _size(here, key), _size(there, key)
         found += [] if mine == its else [f"its {key} is {its}, here {mine}"]
-    had, has = (", ".join(str(choose(wish)) for wish in model.modifications) or "none" for model in (there, here))
+    had, has = (", ".join(str(choose(entry)) for entry in model.modifications) or "none" for model in (there, here))
     return found if had == has else [*found, f"its modifications are {had}, here {has}"]
 
 
 def _size(model: ModelConfig, key: str) -> Any:
-    """A size; in the place of null, what it stands for."""
+    """A size; for null, the value that it stands for."""
     instead = {"d_head": "d_model / heads", **dict.fromkeys(_DEPTH, model.layers)}
     return getattr(model, key) or instead[key]
 
 
 def lines(fit: Fit, run: Run, different: Collection[str]) -> Iterator[str]:
-    """What a person reads of a fit."""
+    """The lines that are displayed about a fit."""
     tensors = f"{len(fit.taken)} of {len(fit.taken) + len(fit.fresh)} tensors"
     yield f"{int(100 * fit.share)} % of this model's parameters ({tensors}) are those of {run.directory}"
     if different:
@@ -267,9 +267,9 @@ def lines(fit: Fit, run: Run, different: Collection[str]) -> Iterator[str]:
 
 
 def patterns(names: Collection[str], among: Iterable[str]) -> list[str]:
-    """Patterns that name these tensors and no others `among` all of a model's, with as few as possible.
+    """As few patterns as possible that match these tensors and no others `among` all of a model's.
 
-    A part all of which is named is one pattern, and so are like parts of several layers:
+    A part whose tensors are all named is one pattern, and so are equal parts of several layers:
 
         decoder.layers.4.attention.qkv.weight, …                        → decoder.4.*
         encoder.layers.0.feed_forward.inner.weight, … of layers 0 to 5  → encoder.0-5.feed_forward.*

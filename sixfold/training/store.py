@@ -1,4 +1,4 @@
-"""What a run writes: checkpoints, and its own model, which is the best one so far."""
+"""Writes a run's checkpoints, and its model, which is the best one so far."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sixfold.training.processes import Processes
 
 
 class Store:
-    """The files of one run. `candidate` is a copy of the model, which is validated and handed out."""
+    """The files of one run. `candidate` is a copy of the model, which is validated and saved as the run's model."""
 
     def __init__(
         self,
@@ -34,19 +34,19 @@ class Store:
         self._processes, self._keep, self._say = processes, keep, say
 
     def move(self, run: Run) -> None:
-        """Go on in another directory, to which all that was written has been moved."""
+        """Continue in another directory, to which all files have been moved."""
         self.run = run
         self.average.move(run)
 
     def load_candidate(self, model: nn.Module, step: int) -> None:
-        """Give the copy the weights of now, averaged if that is wished."""
+        """Copy the current weights to the candidate, averaged if training.average is set."""
         weights = whole_tensors(model.state_dict())
         checkpoint.load_weights(self.candidate, self.average.weights(weights, step))
 
     def write(
         self, state: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]], best: int, grid: bool
     ) -> None:
-        """A checkpoint; then the model that is best so far, which can be made again from it."""
+        """Write a checkpoint; then, if it is the best so far, the run's model, which can be restored from it."""
         step = state["step"]
         checkpoint.write(
             self.run.training / f"step-{step}",
@@ -61,14 +61,14 @@ class Store:
         self._processes.wait()
 
     def hand_out(self) -> None:
-        """Make the candidate the run's own model."""
+        """Save the candidate as the run's model."""
         model_files.save(self.candidate, self.run.directory, overwrite=True)
 
     def prune(self, now: int, best: int, later_too: bool = True) -> None:
-        """Delete the checkpoints that nobody will need again.
+        """Delete the checkpoints that are not needed again.
 
-        Later ones than this step are damaged, and of a future that will be another one; but until there is something
-        in their place, they may stay.
+        Checkpoints after step `now` are damaged ones, left when the run was resumed before them. They stay until a new
+        checkpoint is written (`later_too`).
         """
         steps = [checkpoint.step_of(p) for p in checkpoint.checkpoints_in(self.run.training)]
         recent, later = [s for s in steps if s <= now], [s for s in steps if s > now]
@@ -76,24 +76,24 @@ class Store:
         checkpoint.prune(self.run.training, wanted if later_too else wanted.union(later))
 
     def restore_best(self, saved: checkpoint.Checkpoint, best: int) -> None:
-        """The run's own model as it was when this checkpoint was the last, whatever has become of it since."""
+        """Restore the run's model as it was when this checkpoint was written."""
         try:
             found = saved if best == saved.step else checkpoint.read(self.run.training / f"step-{best}")
         except checkpoint.DamagedError as damage:
-            self._say(f"{damage}; that was the best so far, so {model_files.WEIGHTS} is left as it is")
+            self._say(f"{damage}; that was the best checkpoint, so {model_files.WEIGHTS} is left as it is")
             return
         checkpoint.load_weights(self.candidate, self.average.handed_out(found))
         self.hand_out()
 
     def last_good(self, step: int) -> checkpoint.Checkpoint | None:
-        """The last checkpoint that the run may go back to."""
+        """The last intact checkpoint to roll back to."""
         for good in self.good_steps(step):
             with suppress(checkpoint.DamagedError):
                 return checkpoint.read(self.run.training / f"step-{good}")
         return None
 
     def good_steps(self, now: int) -> list[int]:
-        """The steps that this run may go back to, the last first."""
+        """The steps of healthy checkpoints to roll back to, the last first."""
         states = checkpoint.states(self.run.training)
         return [s["step"] for s in states if s.get("grid") and s.get("healthy") and s["step"] <= now]
 

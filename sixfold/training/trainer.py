@@ -1,4 +1,4 @@
-"""The training loop: what happens in a run, in the order in which it happens. make_trainer.py hands it its parts."""
+"""The training loop, in the order of events. make_trainer.py builds its parts."""
 
 from __future__ import annotations
 
@@ -43,47 +43,47 @@ class BatchSource(Protocol):
 
 @dataclass
 class RunState:
-    """What changes in the course of a run, besides tensors and the position in the data."""
+    """The state of a run, besides tensors and the position in the data."""
 
     step: int = 0
     tokens: int = 0  # scored targets so far
     validated: int = 0  # the last step that was validated
-    best: float | None = None  # of the metric
+    best: float | None = None  # best value of the metric
     best_loss: float | None = None  # of the same weights
     best_step: int = 0
     waited: int = 0  # validations since then
     # Since the last line of the log:
-    loss: float = 0.0
+    loss: float = 0.0  # sum over the scored targets
     scored: float = 0.0
     padding: list[float] = field(default_factory=list)
-    terms: dict[str, list[float]] = field(default_factory=dict)  # of each further term: its sum, and how many
+    terms: dict[str, list[float]] = field(default_factory=dict)  # for each further term its sum and its count
 
 
 class Reason(NamedTuple):
     """Why a run stops."""
 
     text: str
-    asked: bool = False  # by a signal: there is more to do
+    asked: bool = False  # by a signal: the run is not finished
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What a trainer is handed: nothing of it is made by the trainer."""
+    """The parts of a trainer, which it does not build itself."""
 
     training: Training
     model: Model
-    callable: nn.Module  # the model as it is to be called, so that gradients are those of all processes
+    callable: nn.Module  # the model wrapped in DDP or FSDP, or itself
     losses: Callable[[Model, Batch], dict[str, Term]]
-    main: str  # the term that is called the loss
+    main: str  # the term that is reported as the loss
     before: Callable[[Model, Batch, tuple[int, ...]], Batch] | None  # the forward, without gradient
     batches: BatchSource
     optimizers: Sequence[Optimizer]
     processes: Processes
     store: Store
     validation: Validation
-    log: Log | None = None  # None: nothing is written
-    observers: Sequence[Observer] = ()  # of the first process
-    said: Mapping[str, Any] = field(default_factory=dict)  # what a checkpoint says of text, versions, configuration
+    log: Log | None = None  # None: no log is written
+    observers: Sequence[Observer] = ()  # in the first process
+    said: Mapping[str, Any] = field(default_factory=dict)  # data hashes, versions and configuration, for checkpoints
     say: Callable[[str], Any] = lambda text: None
 
 
@@ -98,13 +98,13 @@ class Trainer:
         self.steps = self.training.steps
         self.mine = self.processes.mine(self.processes.size * self.training.accumulate)
         self.guard, self.progress, self.signals = Guard(), RunState(), Signals(self.answer)
-        self.saved = False  # whether there is a checkpoint of all this
-        self.gradient = math.nan  # its norm in the last step of this process
+        self.saved = False  # whether there is a checkpoint of this state
+        self.gradient = math.nan  # its norm in the last step
         self.scores: dict[str, float] = {}  # of the last validation
         self._began = time.monotonic()
 
     def train(self) -> Reason:
-        """Go on until there is a reason to stop. → the reason"""
+        """Train until there is a reason to stop. → the reason"""
         self.model.train()
         for observer in self.parts.observers:
             observer.begin(self.progress.step, self.steps)
@@ -116,7 +116,7 @@ class Trainer:
                 if not self.saved and (reason or self.checkpoint_is_due()):
                     self.save()
                 if reason:
-                    self.tell()  # after the checkpoint, which remembers the steps since the last line itself
+                    self.tell()  # after the checkpoint, which holds the steps since the last line itself
                     self.record("stopped", reason=reason.text)
                     return reason
                 self.step()
@@ -124,7 +124,7 @@ class Trainer:
     # One step ------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """One optimiser step: all micro-batches, their gradients as of one batch, and what the guard says of them."""
+        """One optimiser step: the gradient over all micro-batches as of one batch, then the guard's verdict."""
         started, self.saved = time.perf_counter(), False
         batches = [self.ready(batch, number) for number, batch in enumerate(self.batches.next(self.mine))]
         counts = self.count(batches)
@@ -136,9 +136,9 @@ class Trainer:
         self.note(losses, norm, counts, time.perf_counter() - started)
 
     def ready(self, batch: Batch, number: int = 0) -> Batch:
-        """A micro-batch on the device, with what the task adds to it before the forward.
+        """A micro-batch on the device, after the task's `before`.
 
-        The key, from which all that is random in that may follow, is another one for each micro-batch.
+        Its key, the seed of all randomness in `before`, differs for each micro-batch.
         """
         batch = batch.to(self.processes.device)
         if self.parts.before is None:
@@ -148,16 +148,16 @@ class Trainer:
             return self.parts.before(self.model, batch, key)
 
     def count(self, batches: Sequence[Batch]) -> dict[str, float]:
-        """How many things of each sort the whole step scores, over all micro-batches and processes."""
+        """The counts of the step, summed over all micro-batches and processes."""
         names = list(batches[0].counts)
         return dict(
             zip(names, self.processes.sum(*(float(sum(b.counts[n] for b in batches)) for n in names)), strict=True)
         )
 
     def backward(self, batches: Sequence[Batch], counts: Mapping[str, float]) -> dict[str, float]:
-        """Gradients of all terms, each divided by its count in the whole step. → what is shown of each, so divided
+        """Add the gradients of all terms, each divided by its count in the step. → the reported loss of each term
 
-        A term without a count of its own, such as an auxiliary loss, has that of the main term.
+        A term without its own count, such as an auxiliary loss, is divided by that of the main term.
         """
         training, main = self.training, counts[self.parts.main]
         shown = dict.fromkeys(counts, 0.0)
@@ -165,7 +165,7 @@ class Trainer:
             with self.processes.gradients(self.parts.callable, last=number == len(batches)):
                 with autocast(self.processes.device, training.precision):
                     terms = self.parts.callable(batch, self.parts.losses)
-                # What each process has is averaged over processes, and we want the sum.
+                # DDP and FSDP average gradients over processes; times their number, they are summed.
                 shares = {name: self.processes.size / max(counts.get(name, main), 1.0) for name in terms}
                 sum(term.sum * shares[name] for name, term in terms.items()).backward()
             for name in counts.keys() & terms.keys():
@@ -174,12 +174,12 @@ class Trainer:
         return {name: value / max(counts[name], 1.0) for name, value in zip(shown, total, strict=True)}
 
     def clip(self) -> float:
-        """Scale the gradient down to the norm allowed. → the norm it had"""
+        """Clip the gradient's norm to training.clip. → the norm before"""
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.training.clip or math.inf)
         return float(whole(norm))
 
     def learn(self, loss: float, norm: float) -> None:
-        """Let the optimiser act, unless the guard objects."""
+        """Make the optimiser step, unless the guard objects."""
         step, verdict = self.progress.step, self.guard.judge(loss, norm)
         if verdict is Verdict.GO:
             self.set_rate()
@@ -191,7 +191,7 @@ class Trainer:
             self.record(verdict.value, reason=self.guard.reason, loss=loss, gradient=norm)
         for optimizer in self.parts.optimizers:
             optimizer.zero_grad(set_to_none=True)
-        if verdict in (Verdict.ROLL_BACK, Verdict.STOP):  # what is left behind should be a good state, too
+        if verdict in (Verdict.ROLL_BACK, Verdict.STOP):  # the last checkpoint should be a good state, too
             self.roll_back()
 
     def set_rate(self) -> None:
@@ -203,10 +203,10 @@ class Trainer:
     def rate(self) -> float:
         return rate(self.training, self.progress.step, self.steps) * self.guard.rate
 
-    # What is told --------------------------------------------------------------------------------------------
+    # Log and observers ---------------------------------------------------------------------------------------
 
     def note(self, losses: Mapping[str, float], norm: float, counts: Mapping[str, float], seconds: float) -> None:
-        """Add a step to what the next line of the log will say; observers hear of each."""
+        """Add a step to the sums for the next line of the log, and call the observers."""
         progress, main, self.gradient = self.progress, self.parts.main, norm
         loss, scored = losses[main], counts[main]
         if math.isfinite(loss):
@@ -224,7 +224,7 @@ class Trainer:
             self.tell()
 
     def tell(self) -> None:
-        """A line of the log on the steps since the last one, if there are any."""
+        """Write a line of the log on the steps since the last line, if there are any."""
         progress = self.progress
         if not progress.padding:
             return
@@ -244,27 +244,27 @@ class Trainer:
         progress.loss, progress.scored, progress.padding, progress.terms = 0.0, 0.0, [], {}
 
     def seconds(self) -> float:
-        """How long this process has been at it."""
+        """Seconds since this trainer was built."""
         return time.monotonic() - self._began
 
     def record(self, kind: str, **fields: Any) -> None:
-        """A line of the log, of which all observers hear."""
+        """Write a line of the log, and hand it to all observers."""
         line = strict({"kind": kind, "step": self.progress.step, **fields})
         for observer in (*([] if self.parts.log is None else [self.parts.log]), *self.parts.observers):
             observer.record(line)
 
     def answer(self, signal: str, again: bool) -> None:
-        """Say what a signal does, at once: this is called by another thread."""
+        """Print the effect of a signal at once. Called by the listening thread."""
         resume, step = to_resume(self.store.run.directory), self.progress.step
         if not again:
             self.parts.say(
-                f"{signal}: it stops after this step and saves (a second {signal} leaves at once, without saving); "
-                f"go on with: {resume}"
+                f"{signal}: the run stops after this step and saves (a second {signal} stops it at once, unsaved); "
+                f"resume with: {resume}"
             )
             return
         self.parts.say(
-            f"{signal} again: it leaves at step {step:,} and loses all since the checkpoint of step "
-            f"{self.store.saved_step(step):,}; go on with: {resume}"
+            f"{signal} again: the run stops at step {step:,} and loses all since the checkpoint of step "
+            f"{self.store.saved_step(step):,}; resume with: {resume}"
         )
 
     # Validation, and when to stop -----------------------------------------------------------------------------
@@ -275,10 +275,10 @@ class Trainer:
         return step > 0 and planned and self.progress.validated != step and self.validation.possible
 
     def validate(self) -> None:
-        """Score the weights as they are, or their average, on text that is not trained on."""
+        """Score the current weights, or their average, on held-out text."""
         self.store.load_candidate(self.model, self.progress.step)
         scores = self.validation.score(self.store.candidate, self.signals)
-        if scores is None:  # somebody asked to stop, and cannot wait: it is done on resuming
+        if scores is None:  # interrupted by a signal: it is repeated on resuming
             return
         self.saved, self.scores = False, scores
         progress = self.progress
@@ -295,11 +295,11 @@ class Trainer:
         progress, patience = self.progress, self.training.patience
         if self.guard.gave_up:
             return Reason(self.guard.gave_up)
-        if progress.step >= self.steps and not self.validation_is_due():  # which a signal may have put off
+        if progress.step >= self.steps and not self.validation_is_due():  # a signal may have interrupted it
             return Reason(f"all {self.steps:,} steps are done")
         if patience is not None and progress.waited >= patience:
             return Reason(f"no better {self.validation.metric} in {patience} validations")
-        if self.processes.any(self.signals.asked):  # a signal reaches one before the other, but they leave together
+        if self.processes.any(self.signals.asked):  # a signal may reach one process only, but all stop together
             return Reason(f"{self.signals.name or 'a signal'} asked to stop", asked=True)
         return None
 
@@ -311,7 +311,7 @@ class Trainer:
         return step % self.training.checkpoint_every == 0 or validated
 
     def save(self) -> None:
-        """Write everything down."""
+        """Write a checkpoint."""
         step = self.progress.step
         self.store.load_candidate(self.model, step)
         random = self.processes.gather_tensors(generators(self.processes.device))
@@ -325,7 +325,7 @@ class Trainer:
         self.saved = True
 
     def state(self) -> dict[str, Any]:
-        """All that is not a tensor."""
+        """The state that is not tensors."""
         return {
             "step": self.progress.step,
             "progress": asdict(self.progress),
@@ -342,10 +342,10 @@ class Trainer:
         return self.progress.step if self.progress.best is None else self.progress.best_step
 
     def restore(self, saved: checkpoint.Checkpoint) -> None:
-        """Go on from a checkpoint, bit for bit; with new data, from the beginning of another epoch."""
+        """Continue from a checkpoint, bit for bit; with changed data, from the beginning of the next epoch."""
         state, mine = saved.state, self.parts.said["data"]
-        data = state.get("data", mine)  # early checkpoints don't say
-        assert data["tokenizers"] == mine["tokenizers"], "who resumes a run sees to that"
+        data = state.get("data", mine)  # early checkpoints lack it
+        assert data["tokenizers"] == mine["tokenizers"], "need_same_tokenizers has checked this"
         self.load_tensors(saved)
         self.progress = RunState(**state["progress"])
         position, same = state["batches"], data["hashes"] == mine["hashes"]
@@ -358,12 +358,12 @@ class Trainer:
         else:
             torch.manual_seed(self.training.seed * 1_000_003 + state["step"] * 997 + self.processes.rank)
         self.saved = True
-        if self.processes.first:  # what came after the checkpoint was written may have been cut off
+        if self.processes.first:  # the writes after the checkpoint may have been interrupted
             self.store.restore_best(saved, self.best_step())
             self.store.prune(self.progress.step, self.best_step(), later_too=False)
 
     def roll_back(self) -> None:
-        """Weights and optimiser as they were at the last good checkpoint; the data go on."""
+        """Load the weights and optimisers of the last good checkpoint; the position in the data stays."""
         if (good := self.store.last_good(self.progress.step)) is not None:
             self.load_tensors(good)
 

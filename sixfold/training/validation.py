@@ -1,4 +1,4 @@
-"""Validation: the loss on text that is not trained on, and the task's own metric by really asking the model."""
+"""Validation: the loss on held-out text, and the task's metric on the model's decoded answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sixfold.training.signals import Signals
 
 
 def choose_metric(config: Config, task: Task) -> str:
-    """What says which weights are best."""
+    """The metric that decides which weights are best."""
     name = config.training.metric
     if name == "auto":
         return (*task.metrics, "loss")[0]
@@ -33,16 +33,16 @@ def choose_metric(config: Config, task: Task) -> str:
 
 
 def check_validation(config: Config, task: Task) -> None:
-    """Raise a ValueError if validation can't be done as it is asked for."""
+    """Raise a ValueError if a metric or patience is configured without validation text."""
     training = config.training
     metric = None if choose_metric(config, task) == "loss" else training.metric
     for key, value in {"metric": metric, "patience": training.patience}.items():
         if value not in (None, "auto") and config.data.valid is None:
-            raise ValueError(f"training.{key} is {value}, but there is nothing to validate on: give --data.valid too")
+            raise ValueError(f"training.{key} is {value}, but there is no text to validate on: give --data.valid too")
 
 
 class Validation:
-    """Scores a model; sentences are dealt to the processes, each of which has all weights."""
+    """Scores a model; the sentences are divided among the processes, each of which has all weights."""
 
     def __init__(self, config: Config, task: Task, prepared: Prepared, processes: Processes):
         self.config, self.task, self.prepared, self.processes = config, task, prepared, processes
@@ -53,13 +53,13 @@ class Validation:
         return self.prepared.valid is not None
 
     def rehearse(self, model: Model) -> None:
-        """Raise a ValueError if the section `decoding` can't be kept to, by this model or for this text."""
+        """Raise a ValueError if this model can't decode this text with the section `decoding`."""
         if self.task.rehearse is not None:
             asked = self.prepared.references if self.possible and self.metric in METRICS else []
             self.task.rehearse(self._user(model), asked)
 
     def is_better(self, scores: Mapping[str, float], best: float | None, best_loss: float | None) -> bool:
-        """Whether these are the best so far: by the metric; of equals the lower loss; never NaN."""
+        """Whether these scores are the best so far: by the metric, then by the lower loss; never NaN."""
         value, loss = scores[self.metric], scores["loss"]
         if not (math.isfinite(value) and math.isfinite(loss)):
             return False
@@ -69,7 +69,7 @@ class Validation:
         return value > best if up else value < best
 
     def score(self, model: Model, signals: Signals) -> dict[str, float] | None:
-        """The loss, the perplexity and the metric; None if a signal came in between."""
+        """The loss, the perplexity and the metric; None if a signal interrupted it."""
         shares = self._by_all(self._losses, model, signals)
         if shares is None:
             return None
@@ -85,7 +85,7 @@ class Validation:
         }
         if self.metric not in METRICS:
             return scores
-        if not math.isfinite(loss):  # a model that knows no probabilities has nothing to say
+        if not math.isfinite(loss):  # its outputs would be NaN, too
             return {**scores, self.metric: math.nan}
         answers = self._by_all(self._answers, model, signals)
         if answers is None:
@@ -97,20 +97,20 @@ class Validation:
         return {**scores, **METRICS[self.metric].score(hypotheses, truth)}
 
     def _by_all(self, work: Callable[[Model, Signals], Any], model: Model, signals: Signals) -> list[Any] | None:
-        """What each process has made of its share; None if a signal came in between, to whichever of them."""
+        """The results of all processes; None if a signal interrupted any of them."""
         try:
             mine = work(model, signals)
         except Stopped:
             mine = None
-        everybody = self.processes.gather(mine)
-        if None in everybody:
+        results = self.processes.gather(mine)
+        if None in results:
             signals.asked = True
             return None
-        return everybody
+        return results
 
     @torch.inference_mode()
     def _losses(self, model: Model, signals: Signals) -> dict[str, tuple[float, float]]:
-        """Of each term: its sum over this process's share, and over how many."""
+        """For each term its sum and its count, over this process's share."""
         valid, task = self.prepared.valid, self.task
         assert valid is not None
         batches = in_order(

@@ -1,4 +1,4 @@
-"""Commands for a person to type: how to go on with a run, and how to use it."""
+"""Commands to suggest to the user: how to resume a run, and how to use it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 def to_resume(run: Path) -> str:
-    """The command that goes on with a run."""
+    """The command that resumes a run."""
     return _command("train", "--resume", str(run), *_imports(run))
 
 
 def what_next(outcome: Outcome) -> list[str]:
-    """Commands that make sense after a training that ended so."""
+    """Commands that make sense after this outcome."""
     run = str(outcome.run)
     look = [_command("info", run, *_imports(outcome.run)), _command("plot", run)]
     if outcome.signal is not None:
         return [f"{to_resume(outcome.run)}    to go on", *look, *_use(outcome.run)]
-    return [*look, *_use(outcome.run)] if outcome.finished else look  # of a training that gave up, nothing is of use
+    return [*look, *_use(outcome.run)] if outcome.finished else look  # the model of a diverged training is useless
 
 
 def _use(run: Path) -> list[str]:
-    """How to put the model to work, if there is one and it writes text."""
+    """Commands that use and score the model, if its task has a verb."""
     try:
         model_files.skeleton(run)
         config = Run(run).read_config()
@@ -46,7 +46,7 @@ def _use(run: Path) -> list[str]:
 
 
 def _imports(run: Path) -> list[str]:
-    """Options for the user's files that register the run's modifications, and its task."""
+    """--import options for the user's files that register the run's modifications and task."""
     try:
         config = Run(run).read_config()
         files = dict.fromkeys([*files_of(config.model.modifications), *task_of(config).imported_from()])

@@ -137,7 +137,7 @@ def test_modify_adds_to_the_modifications_of_the_run_to_begin_with(sixfold, trai
 def test_what_begins_with_a_run_needs_text_of_its_own(sixfold, trained):
     code, out, err = sixfold("train", "--from", "runs/mine", "--out", "new")
     assert (code, out) == (2, "")
-    assert err == "sixfold: what should it learn from? Give --data.train, or a recipe that says it\n"
+    assert err == "sixfold: there is no text to train on: give --data.train, or a recipe that has it\n"
     assert not Path("new").exists()
 
 
@@ -230,7 +230,7 @@ def test_a_directory_of_other_things_is_left_alone(sixfold, place, overwrite):
     Path("model.json").write_text("{}")
     code, _, err = sixfold("train", *options(TINY), "--out", ".", *overwrite)
     assert code == 2
-    assert "is no run" in err
+    assert "is not a run" in err
     assert sorted(path.name for path in place.iterdir()) == [".git", "model.json", "pairs.tsv"]
 
 

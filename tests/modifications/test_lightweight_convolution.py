@@ -96,5 +96,5 @@ def test_impossible_options_are_refused(kind, options, words):
 
 
 def test_it_has_no_use_for_relative_positions():
-    with pytest.raises(ValueError, match="never asks"):
+    with pytest.raises(ValueError, match="never calls"):
         small_model(modifications=("lightweight_convolution", "t5_bias"))

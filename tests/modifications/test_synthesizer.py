@@ -153,5 +153,5 @@ def test_impossible_options_are_refused(wish):
 
 @pytest.mark.parametrize("position", ["rotary", "shaw"])
 def test_positions_that_need_queries_and_keys_are_refused_where_there_are_none(position):
-    with pytest.raises(ValueError, match="never asks"):
+    with pytest.raises(ValueError, match="never calls"):
         small_model("decoder_only", (position, "synthesizer_random"))

@@ -212,7 +212,7 @@ def test_a_log_that_never_ends_a_line_is_damaged(run, monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("config.yaml", "config.yaml is no ordinary file"), ("model.json", "no model.json that is an ordinary file")],
+    [("config.yaml", "config.yaml is not an ordinary file"), ("model.json", "no model.json that is an ordinary file")],
 )
 def test_a_loop_in_the_place_of_a_file_is_named(run, sixfold, name, words):
     path = run.directory / name

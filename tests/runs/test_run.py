@@ -42,7 +42,7 @@ def test_what_is_only_called_as_in_a_run_is_somebodys_work(tmp_path, config, loc
     if lock is not None:
         (tmp_path / LOCK).write_text(lock)
     assert not run.proved()
-    with pytest.raises(ValueError, match="is no run, and holds"):
+    with pytest.raises(ValueError, match="is not a run, but holds"):
         run.need_room()
     with pytest.raises(ValueError, match="is not a run"):
         run.need_proved()

@@ -144,9 +144,9 @@ def test_unknown_words_are_scored_as_unknown_and_noted():
 @pytest.mark.parametrize(
     ("kind", "pairs", "message"),
     [
-        ("encoder_decoder", [("a", "b"), ("ab" * 5, "b")], "line 2: the source has 11 tokens with its end.* only 10"),
+        ("encoder_decoder", [("a", "b"), ("ab" * 5, "b")], "line 2: the source has 11 tokens with EOS.* only 10"),
         ("encoder_decoder", [("a", "b"), ("a", "b"), ("", "ä" * 5)], "line 3: the target has 11 tokens.* only 10"),
-        ("decoder_only", [(None, "ab" * 5)], "line 1: the target has 11 tokens with its end.* only 10"),
+        ("decoder_only", [(None, "ab" * 5)], "line 1: the target has 11 tokens with EOS.* only 10"),
         ("encoder_decoder", [("a", "b"), (None, "b")], "line 2: .* needs a source for each target, got None"),
         ("decoder_only", [("a", "b")], "line 1: .* reads no source: give None, got 'a'"),
     ],

@@ -110,8 +110,8 @@ def test_the_command_line_wins_over_the_file(tmp_path):
         ("translation:beam=3", ["task 'translation' has no option 'beam'", "it has none"]),
         ("masked_words:masked=often", ["option 'masked' of task 'masked_words'", "often"]),
         ("masked_words:masked", ["masked"]),
-        ({"masked": 0.3}, ["task: say {name: NAME, option: value}"]),
-        ({"name": 3}, ["task: say {name: NAME, option: value}"]),
+        ({"masked": 0.3}, ["task: give {name: NAME, option: value}"]),
+        ({"name": 3}, ["task: give {name: NAME, option: value}"]),
     ],
 )
 def test_a_mistake_gets_one_sentence(task, words):

@@ -59,5 +59,5 @@ def test_examples_hold_columns_as_long_as_their_rows(tmp_path):
     arrays["columns"] = {"label": column(tmp_path, [4, 2])}
     assert open_examples(tmp_path, "train", arrays).columns["label"].tolist() == [4, 2]
     arrays["columns"] = {"label": column(tmp_path, [4, 2, 1])}
-    with pytest.raises(ValueError, match="differ in their rows"):
+    with pytest.raises(ValueError, match="differ in rows"):
         open_examples(tmp_path, "train", arrays)

@@ -102,7 +102,7 @@ def test_a_prefix_may_end_like_another_format(tmp_path):
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ("a\tb\n".encode("utf-16"), "is UTF-16, and UTF-8 is read"),
+        ("a\tb\n".encode("utf-16"), "is UTF-16, not UTF-8"),
         ("a\tb\n".encode("utf-16-le"), "is UTF-16"),
         ("a\tb\n".encode("utf-16-be"), "is UTF-16"),
         (gzip.compress(b"a\tb\n", mtime=0), "is compressed by gzip: give it a name that ends in .gz"),

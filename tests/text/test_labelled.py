@@ -93,7 +93,7 @@ def test_who_looks_on_hears_how_far_it_is(tmp_path):
 @pytest.mark.parametrize(
     ("train", "valid", "words"),
     [
-        ("text\tlabel\na\tx\nb\tx\n", "", ["each of 2 texts has the label 'x'", "single class", "train.tsv"]),
+        ("text\tlabel\na\tx\nb\tx\n", "", ["each of 2 texts has the label 'x'", "at least two labels", "train.tsv"]),
         (TRAIN, "text\tlabel\nb\tneg\na\tnuetral\n", ["valid.tsv, line 3", "'nuetral'", "did you mean 'neutral'?"]),
         (TRAIN, "text\tlabel\nb\tzzz\n", ["valid.tsv, line 2", "'zzz' is not in training; there are 'neg', 'neutral'"]),
         ("text\tlabel\n \tx\n\ty\n", "", ["each of 2 rows has an empty text", "train.tsv"]),
@@ -160,10 +160,7 @@ def test_a_label_with_one_example_is_reported(tmp_path):
     remarks = prepared(tmp_path, "text\tlabel\na\tx\nb\ty\nc\tx\nd\tz\n", "")
     remarks.check()
     path = tmp_path / "train.tsv"
-    assert (
-        f"warning: of 2 labels there is a single example: 'y' in {path}, line 3; 'z' in {path}, line 5"
-        in remarks.remarks
-    )
+    assert f"warning: 2 labels have a single example: 'y' in {path}, line 3; 'z' in {path}, line 5" in remarks.remarks
 
 
 def test_where_the_columns_are_is_said_once_for_all_files_alike(tmp_path):

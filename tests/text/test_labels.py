@@ -26,7 +26,7 @@ def test_labels_that_can_not_be_are_refused(tmp_path, labels):
         (lambda text: text[:-9], "damaged"),
         (lambda text: text.replace("labels-1", "labels-2"), "format 'sixfold-labels-2'; this version"),
         (lambda text: "[1]", "format None"),
-        (lambda text: '{"format": "sixfold-labels-1", "labels": ["a", 1]}', "each label is a text"),
+        (lambda text: '{"format": "sixfold-labels-1", "labels": ["a", 1]}', "each label must be a text"),
         (lambda text: '{"format": "sixfold-labels-1"}', "a list of texts, got None"),
         (lambda text: "\udcff", "damaged"),
     ],

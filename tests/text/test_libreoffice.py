@@ -274,8 +274,8 @@ def test_a_damaged_package_is_refused(tmp_path):
     [
         (b"PK\3\4 not a package", "is not a Debian package"),
         (ar(("debian-binary", b"2.0\n")), "has no control.tar"),
-        (ar(("control.tar.lzh", b"")), "packed in a way that sixfold does not know"),
-        (ar(("control.tar", tar({"./other": "x"}))), "says neither what package it is"),
+        (ar(("control.tar.lzh", b"")), "has a compression that sixfold can't read"),
+        (ar(("control.tar", tar({"./other": "x"}))), "lacks the name or the version of a package"),
     ],
 )
 def test_what_is_no_package(tmp_path, content, message):

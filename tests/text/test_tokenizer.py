@@ -175,7 +175,7 @@ def test_any_ids_can_be_decoded(kind, all_kinds):
 
 def test_half_a_character_is_refused(all_kinds):
     for kind, tokenizer in all_kinds.items():
-        with pytest.raises(ValueError, match=r"half a character \(U\+D800\) at place 3"):
+        with pytest.raises(ValueError, match=r"half a character \(U\+D800\) at index 3"):
             tokenizer.encode("abc\ud800")
         with pytest.raises(ValueError, match="half a character"):
             tokenizer.encode_batch(["abc", "\udfff"])
@@ -263,10 +263,10 @@ def test_files_of_another_format_or_kind_are_refused_by_name(all_kinds, tmp_path
 @pytest.mark.parametrize(
     ("keys", "to", "message"),
     [
-        (("model", "vocab"), without("A"), "does not begin"),
-        (("model", "vocab"), without("<mask> sixfold-tokenizer-1 bpe"), "does not begin"),
-        (("model", "vocab"), lambda vocabulary: vocabulary | {"two words": 300}, "'two words' can be no piece"),
-        (("model", "vocab"), lambda vocabulary: vocabulary | {"猫": 300}, "'猫' can be no piece"),
+        (("model", "vocab"), without("A"), "lacks the control tokens or bytes"),
+        (("model", "vocab"), without("<mask> sixfold-tokenizer-1 bpe"), "lacks the control tokens or bytes"),
+        (("model", "vocab"), lambda vocabulary: vocabulary | {"two words": 300}, "'two words' can't be a piece"),
+        (("model", "vocab"), lambda vocabulary: vocabulary | {"猫": 300}, "'猫' can't be a piece"),
         (("model", "vocab"), lambda vocabulary: vocabulary | {"zzz": 5000}, "was changed"),
         (("model", "vocab"), lambda vocabulary: vocabulary | {[*vocabulary][-1]: 0}, "was changed|damaged|id 0 is"),
         (("model", "merges"), lambda merges: [*merges, ["Z", "Q"]], "damaged"),
@@ -292,7 +292,7 @@ def test_damaged_files_are_refused(all_kinds, tmp_path):
     whole = path.read_bytes()
     for content in (b"", whole[:-10], whole[: len(whole) // 2], b"\xff" + whole, b"[]", b"{}", b'"text"', b"[" * 10**5):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"tokenizer\.json is damaged, or no tokenizer"):
+        with pytest.raises(ValueError, match=r"tokenizer\.json is damaged, or not a tokenizer"):
             Tokenizer.load(path)
 
 

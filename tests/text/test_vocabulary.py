@@ -70,7 +70,7 @@ def test_what_a_trainer_can_not_do_is_said_before_any_text():
 def test_without_any_text_there_is_no_vocabulary(kind):
     trainer = TokenizerTrainer(kind)
     trainer.update(["", ""])
-    with pytest.raises(ValueError, match=f"no text to find the vocabulary of a tokenizer of kind {kind} in"):
+    with pytest.raises(ValueError, match=f"no text to train a tokenizer of kind {kind} on"):
         trainer.finish()
     trainer.update([" "])
     assert trainer.finish().kind == kind

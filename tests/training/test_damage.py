@@ -100,7 +100,7 @@ def test_a_checkpoint_belongs_to_its_tokenizers(run):
     state["data"]["tokenizers"][0] = "0" * 64
     place.write_text(json.dumps(sealed(state)))
     before = contents(run)
-    with pytest.raises(ValueError, match="step-6 was made with other tokenizers"):
+    with pytest.raises(ValueError, match="step-6 was written with other tokenizers"):
         resume(run.directory, display=Quiet())
     assert contents(run) == before
 
@@ -113,7 +113,7 @@ def test_prepared_text_is_prepared_again_as_it_was(run, monkeypatch):
     assert ids.read_bytes() == before
     shutil.rmtree(run.data)
     monkeypatch.setattr(runner, "data_hashes", lambda *_: (_ for _ in ()).throw(ValueError("no file train.w")))
-    with pytest.raises(ValueError, match="must be there"):
+    with pytest.raises(ValueError, match="must exist unchanged"):
         resume(run.directory, display=Quiet())
 
 

@@ -69,5 +69,5 @@ def test_without_run_json_the_checkpoint_knows_enough(run, become):
         run.about.write_text(become)
     listener = Listener()
     assert resume(run.directory, {"training.steps": "5"}, display=listener).finished
-    assert "written anew from what step-4 knows" in listener.words[0]
+    assert "it is rewritten from step-4" in listener.words[0]
     assert {key: run.read_about()[key] for key in ("hashes", "report")} == {k: known[k] for k in ("hashes", "report")}

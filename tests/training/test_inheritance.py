@@ -141,7 +141,7 @@ def test_another_tokenizer_is_refused(made):
             check(read_config(None, {"data.train": "x", f"data.{key}": said}), run)
         assert str(error.value) == (
             f"data.{key} is {said}, but --from {run.directory} brings a tokenizer where it is {has}; "
-            f"say the same, or leave it out"
+            f"give the same, or leave it out"
         )
 
 

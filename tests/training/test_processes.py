@@ -160,7 +160,7 @@ def test_a_signal_to_torchrun_saves_and_an_error_is_said_once(tmp_path):
     stopped = list(run.records())[-1]
     assert stopped == {"kind": "stopped", "step": stopped["step"], "reason": "SIGTERM asked to stop"}
     assert checkpoint.read(checkpoint.checkpoints_in(run.training)[0]).step == stopped["step"]
-    assert said.count("SIGTERM: it stops after this step and saves") == 1, said  # at once, by the first process alone
+    assert said.count("SIGTERM: the run stops after this step and saves") == 1, said  # at once, by the first process
     assert said.count("--resume") == 2, said  # there, and among what to type next
 
     again = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)

@@ -121,6 +121,6 @@ def test_names_of_text_that_cannot_be_written_down_are_refused(run):
     plain = tiny.short(run.directory.parent)
     data = plain.data.model_copy(update={"train": str(folder / "train")})
     before = contents(run)
-    with pytest.raises(ValueError, match=r"b\\xff/train\.w is no UTF-8"):
+    with pytest.raises(ValueError, match=r"b\\xff/train\.w is not UTF-8"):
         train(plain.model_copy(update={"data": data}), run.directory, overwrite=True, display=Quiet())
     assert contents(run) == before

@@ -82,7 +82,7 @@ def test_another_tokenizer_is_refused_before_the_text_is_made_anew(run, four_ste
     shutil.copy(run.directory.with_name("other") / "source.tokenizer.json", run.directory)
     before = contents(run)
     monkeypatch.setattr(runner, "prepare", broken_off)
-    with pytest.raises(ValueError, match="step-4 was made with other tokenizers"):
+    with pytest.raises(ValueError, match="step-4 was written with other tokenizers"):
         resume(run.directory, display=Quiet())
     assert contents(run) == before
 

@@ -95,7 +95,7 @@ def test_until_a_validation_gives_a_number_the_model_is_the_latest(run, monkeypa
     assert described["weights"] == {"step": 4, "why": NO_BEST}
     with (shown := console()).capture() as captured:
         shown.print(table_of(described))
-    assert "of step 4: no validation has given a number" in " ".join(captured.get().split())
+    assert "of step 4: no validation has given a finite score" in " ".join(captured.get().split())
     monkeypatch.undo()
     resume(new.directory, {"training.steps": "6"}, display=Quiet())
     assert describe_run(new)["weights"] == {"step": 6, "why": "the best so far"}

@@ -1,1 +1,1 @@
-"""Those who hear of a run: its log, its display, TensorBoard, and what a user hands to `train(observers=…)`."""
+"""Observers of a run: its log, its display, TensorBoard, and the user's own, given to `train(observers=…)`."""

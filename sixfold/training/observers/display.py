@@ -1,12 +1,12 @@
-"""What a person sees of a run. Everything goes to stderr.
+"""The display of a run, on stderr.
 
-On a terminal two lines that live, and validations and events as lasting lines above them:
+On a terminal, two lines are redrawn in place, below lasting lines for validations and events:
 
     step 1,000  valid  loss 0.412  perplexity 1.510  pronunciation 34.1  best so far
     1,234/20,000 ━━━━━━━──────────────────────────────── ETA 0:12:34
     loss 0.456  perplexity 1.578  rate 9.8e-04  4,321 tokens/s  padding 1.2%
 
-Elsewhere plain lines, one for each record of the log.
+Elsewhere, each record of the log is one plain line.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from sixfold.terminal import printable
 from sixfold.training.observers.observer import Observer, Record, StepDone
 
 _BETWEEN_DRAWINGS = 0.3  # seconds: a drawing takes about a millisecond, a step often no more than thirty
-_BETWEEN_LINES = 10.0  # of progress, where they stay
-_CELLS = 40  # of the bar
-_MEMORY = 0.98  # of the running means, for each step
+_BETWEEN_LINES = 10.0  # seconds between lines of progress, where lines can't be redrawn
+_CELLS = 40  # width of the bar
+_MEMORY = 0.98  # decay of the running means per step
 _SHOWN_ELSEWHERE = ("kind", "step", "best", "reason")
-NO_BEST = "no validation has given a number so far, so the model is that of the last checkpoint"
+NO_BEST = "no validation has given a finite score so far, so the model is that of the last checkpoint"
 
 
 class Display(Observer):
-    """What the loop tells of itself, shown as suits the place where `stream` goes."""
+    """Shows a run's progress: on a terminal with lines redrawn in place, elsewhere as plain lines."""
 
     def __init__(self, stream: TextIO | None = None):
         stream = sys.stderr if stream is None else stream
-        # A process whose stderr is closed has none.
+        # sys.stderr is None in a process whose stderr is closed.
         self._screen = NoScreen() if stream is None else _screen(cast("TextIO", _Lasting(stream)))
         self._pace = Pace()
-        self._next = 0.0  # no drawing before
-        self._last: Record | None = None  # record of training, where only the living lines show it
-        self._told: dict[str, float] = {}  # when progress of what was last told in a lasting line
+        self._next = 0.0  # earliest time of the next drawing
+        self._last: Record | None = None  # the last "train" record, if it was not written as a lasting line
+        self._told: dict[str, float] = {}  # work → time of its last line of progress
 
     def begin(self, step: int, steps: int) -> None:
         self._pace.begin(step, steps)
@@ -65,23 +65,23 @@ class Display(Observer):
         self.say(sentence(record, self._pace))
 
     def say(self, text: str) -> None:
-        """Words for a person, which stay."""
+        """Print a lasting line."""
         self._screen.lasting(printable(text))
 
     def progress(self, what: str, done: int, total: int | None) -> None:
-        """How far some work before training is."""
-        now, whole = time.monotonic(), total is not None and done >= total
+        """Show the progress of work before training."""
+        now, complete = time.monotonic(), total is not None and done >= total
         if self._screen.alive:
-            if whole:
+            if complete:
                 self._screen.close()
             elif now >= self._next:
                 self._draw(f"{printable(what)}  {bar(done, total)}")
-        elif whole or now - self._told.setdefault(what, now) >= _BETWEEN_LINES:
+        elif complete or now - self._told.setdefault(what, now) >= _BETWEEN_LINES:
             self._told[what] = now
             self.say(f"{what}: {_of(done, total)}")
 
     def close(self) -> None:
-        """Leave the terminal as it was, with the last numbers on it."""
+        """Remove the redrawn lines, and print the last record."""
         self._screen.close()
         self._keep_last()
 
@@ -110,7 +110,7 @@ class Quiet(Display):
 
 
 class Screen(Protocol):
-    """Where lines go."""
+    """The output of a display."""
 
     alive: bool  # whether lines can change in place
 
@@ -118,10 +118,10 @@ class Screen(Protocol):
         """A line that stays."""
 
     def living(self, text: str) -> None:
-        """Lines in the place of those drawn before."""
+        """Lines that replace those drawn before."""
 
     def close(self) -> None:
-        """Take away what was drawn."""
+        """Remove the redrawn lines."""
 
 
 class NoScreen:
@@ -140,7 +140,7 @@ class NoScreen:
 
 
 class LogScreen:
-    """A file, a pipe, the journal of a server: what is written stays, and has no control codes."""
+    """A file, a pipe, the journal of a server: plain lines without control codes."""
 
     alive = False
 
@@ -159,7 +159,7 @@ class LogScreen:
 
 
 class LiveScreen:
-    """Lines that change in place at the foot, and lasting ones above them."""
+    """Lines redrawn in place at the bottom, and lasting lines above them."""
 
     alive = True
 
@@ -184,11 +184,11 @@ def _screen(stream: TextIO) -> Screen:
 
 
 class Pace:
-    """Running means over the last steps, and when the end is to be expected."""
+    """Running means over the last steps, and the estimated time left."""
 
     def __init__(self) -> None:
         self.steps = self._from = self._at = 0
-        self.unit = "tokens"  # which are scored
+        self.unit = "tokens"  # of `speed`
         self._began = time.monotonic()
         self._loss = self._scored = self._tokens = self._seconds = 0.0
 
@@ -213,13 +213,13 @@ class Pace:
         return self._tokens / self._seconds if self._seconds else 0.0
 
     def left(self) -> float | None:
-        """Seconds to the last step, if all goes on as in this process so far, validations included."""
+        """Estimated seconds to the last step, at the average speed of this process, validations included."""
         done = self._at - self._from
         return (time.monotonic() - self._began) / done * max(self.steps - self._at, 0) if done > 0 else None
 
 
 class _Lasting(io.TextIOBase):
-    """A stream that goes quiet when nobody listens any more: a run does not end because a pipe did."""
+    """A stream that ignores errors of writing: a run does not end because its pipe was closed."""
 
     def __init__(self, stream: TextIO):
         self._stream, self._gone = stream, False
@@ -251,7 +251,7 @@ class _Lasting(io.TextIOBase):
 
 
 def sentence(record: Record, pace: Pace) -> str:
-    """A record of the log as a line for people."""
+    """A record of the log as a readable line."""
     step, kind = f"step {record['step']:,}", str(record["kind"])
     if kind == "train":
         of = f"/{pace.steps:,}" if pace.steps else ""

@@ -1,4 +1,4 @@
-"""What an observer can hear of a run."""
+"""The base class of observers, and the records that they receive."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ class StepDone(NamedTuple):
     """One optimiser step."""
 
     step: int
-    steps: int  # of the whole run
-    loss: float  # per token, or whatever the task counts; without smoothing
+    steps: int  # of the complete run
+    loss: float  # per `unit`, without smoothing
     rate: float  # the learning rate
-    tokens: float  # that were scored
+    tokens: float  # scored targets, in `unit`
     seconds: float
-    padding: float  # share of what was read
-    unit: str = "tokens"  # what was scored
+    padding: float  # share of PAD in the inputs
+    unit: str = "tokens"  # the task's main count, such as "texts"
 
 
 class Observer:
-    """Hears of a run, in the first process only. Each method may be overridden; by itself it does nothing.
+    """Is called during a run, in the first process only. Methods do nothing unless overridden.
 
-    An observer must leave the model, the data and torch's random generators as they are: a run with it is the same run.
+    An observer must not change the model, the data or torch's random generators: a run with it is the same run.
     """
 
     def begin(self, step: int, steps: int) -> None:

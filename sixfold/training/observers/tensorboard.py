@@ -1,4 +1,4 @@
-"""TensorBoard, for those who have installed it."""
+"""Writes records to TensorBoard, if it is installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KINDS = ("train", "valid")
 
 
 class Board(Observer):
-    """Hands the numbers of records to TensorBoard; without it, does nothing."""
+    """Hands the numbers of records to TensorBoard; does nothing if that is not installed."""
 
     def __init__(self, run: Run):
         self._folder = run.directory / "tensorboard"
@@ -40,7 +40,7 @@ class Board(Observer):
 
 
 def _writer(folder: Path, step: int) -> SummaryWriter | None:
-    """A writer whose first step is this one: what an interrupted run wrote from there on is purged."""
+    """A writer from this step on: later steps of an interrupted run are purged."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
