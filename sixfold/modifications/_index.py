@@ -1,7 +1,7 @@
-"""What `sixfold list` shows, without torch: an index of the modifications, which `make docs` writes.
+"""The index of modifications that `sixfold list` reads without importing torch. `make docs` writes it.
 
-The registry is the truth; a test compares the two. Where a module was added or removed since the index was written,
-it is of no use, and the registry must be asked, which imports torch.
+The registry is authoritative, and a test compares the two. If a module was added or removed since the index was
+written, the index is ignored and the registry is used, which imports torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FILE = Path(__file__).with_name("_index.json")
 
 @dataclass(frozen=True)
 class Entry:
-    """What there is to know of a modification."""
+    """The facts about one modification."""
 
     name: str
     slots: list[str]
@@ -28,7 +28,7 @@ class Entry:
 
 
 def entries() -> dict[str, Entry] | None:
-    """All modifications of sixfold by name; None if the index is not of the modules that are here."""
+    """All modifications of sixfold by name; None if the index does not match the installed modules."""
     index: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
     if index.get("modules") != _modules():
         return None

@@ -13,7 +13,7 @@ from sixfold.spec.registry import Modification, all_modifications
 
 
 def page(m: Modification) -> str:
-    """Everything there is to know of one modification, as Markdown that also reads well in a terminal."""
+    """The page of one modification, as Markdown that also reads well in a terminal."""
     facts = [f"Slots: {', '.join(m.slots)}."]
     if m.paper:
         facts.append(f"Paper: arXiv {m.paper}.")
@@ -27,7 +27,7 @@ def _plain(default: object) -> str:
 
 
 def index(modifications: list[Modification]) -> str:
-    """A table of all."""
+    """A table of all modifications."""
     rows = [
         f"| [{m.name}]({m.name}.md) | {', '.join(m.slots)} | {m.summary} | {m.paper or ''} |" for m in modifications
     ]
@@ -46,7 +46,7 @@ def _own() -> list[Modification]:
 
 
 def entry(m: Modification) -> Entry:
-    """A modification as the index has it."""
+    """The index entry of a modification."""
     options = {name: _json(option.default) for name, option in m.options.items()}
     return Entry(m.name, list(m.slots), m.summary, m.paper, options, page(m))
 
@@ -56,12 +56,12 @@ def _json(default: object) -> object:
 
 
 def registered_entries() -> dict[str, Entry]:
-    """All modifications that are registered, as the index has them."""
+    """The entries of all registered modifications."""
     return {name: entry(m) for name, m in all_modifications().items()}
 
 
 def own_entries() -> dict[str, Entry]:
-    """Those of sixfold itself."""
+    """The entries of sixfold's own modifications."""
     return {m.name: entry(m) for m in _own()}
 
 

@@ -32,14 +32,14 @@ def swish(spec: Spec) -> Spec:
 
         φ(h) = h σ(h)
 
-    The paper's slope β is fixed at 1: what others call SiLU. Parameters: none.
+    The paper's slope β is fixed at 1; the function is then also called SiLU. Parameters: none.
     """
     return replace(spec, activation=F.silu)
 
 
 @modification("1511.07289", adds=lambda sizes: 0)
 def elu(spec: Spec) -> Spec:
-    """ELU in the feed-forward: below zero it bends towards −1 instead of stopping.
+    """ELU in the feed-forward: below zero it approaches −1 instead of being 0.
 
         φ(h) = h  where h > 0,  else  eʰ − 1
 
@@ -54,8 +54,8 @@ def selu(spec: Spec) -> Spec:
 
         φ(h) = λ h  where h > 0,  else  λ α (eʰ − 1);   λ = 1.0507009874,  α = 1.6732632423
 
-    The paper lets it replace norms altogether. Here, as in the study, it only takes relu's place: norms,
-    initialisation and dropout stay as they are. Parameters: none.
+    In the paper it makes norms unnecessary. Here, as in the study, it only replaces relu: norms,
+    initialisation and dropout are unchanged. Parameters: none.
     """
     return replace(spec, activation=F.selu)
 

@@ -16,7 +16,7 @@ from sixfold.spec.spec import Spec
 
 
 def edges_of(words: int, cutoffs: tuple[int, ...], sentinels: int = 0) -> list[int]:
-    """Where clusters begin, and where the last ends: 0, …, words. By default in the study's proportions."""
+    """The first id of each cluster, and the end of the last: 0, …, words. By default in the study's proportions."""
     first = max(1, round(words * 2500 / 32128))
     inner = cutoffs or (first, max(first + 1, round(words * 8500 / 32128)))
     edges = [0, *inner, *([words - sentinels] if sentinels else []), words]
@@ -26,7 +26,7 @@ def edges_of(words: int, cutoffs: tuple[int, ...], sentinels: int = 0) -> list[i
 
 
 def columns(width: int, factor: int) -> int:
-    """width / factor, but not so few that a cluster's words can't be told apart."""
+    """width / factor, but at least 8 (or width): fewer could not distinguish a cluster's words."""
     return max(width // factor, min(width, 8))
 
 
@@ -48,7 +48,7 @@ class Clusters(nn.Module):
             self.clusters.append(Factors(end - start, inner, width, project=inner != width))
 
     def forward(self, ids: Tensor) -> Tensor:
-        vectors = []  # of every cluster for every id, zeros where it is another's: shapes do not depend on ids
+        vectors = []  # each cluster embeds all ids, and zeroes those outside: shapes do not depend on ids
         for (start, end), cluster in zip(pairwise(self.edges), self.clusters, strict=True):
             inside = (ids >= start) & (ids < end)
             vectors.append(cluster((ids - start).clamp(0, end - start - 1)) * inside[..., None])

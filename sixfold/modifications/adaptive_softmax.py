@@ -46,7 +46,7 @@ class AdaptiveHead(nn.Module):
     ) -> Scored:
         """A tail is computed only for the targets in it; for all where smoothing needs every word's probability."""
         parameters = [*table.parameters(), *self.parameters()]
-        if smoothing or x.is_meta or torch.compiler.is_compiling():  # the latter two know no shapes that depend on ids
+        if smoothing or x.is_meta or torch.compiler.is_compiling():  # the latter two need fixed shapes
             return chunked_likelihood(
                 partial(self.log_probs, table=table), x, targets, parameters, smoothing, weights=weights
             )

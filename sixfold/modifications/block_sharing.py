@@ -19,7 +19,7 @@ from sixfold.transformer import Stack, run
 
 
 class SharedStack(ModelPart):
-    """x ← Layer(x), as often as there would be layers. → the states before and after each; and the call."""
+    """x ← Layer(x), `place.layers` times. → the states before and after each application; and the call."""
 
     def __init__(self, spec: Spec, place: Place):
         super().__init__()
@@ -40,7 +40,7 @@ class SharedStack(ModelPart):
 
 
 def one_layer(spec: Spec, place: Place, who: str) -> nn.Module:
-    """The layer that stands for all. They must be alike, or what only some of them have would be lost silently."""
+    """The shared layer. All layers must have the same parameters; otherwise some would be lost silently."""
     layer = spec.decoder_layer if place.stack == "decoder" else spec.encoder_layer
     with torch.device("meta"):
         first, *others = (
@@ -57,7 +57,7 @@ def one_layer(spec: Spec, place: Place, who: str) -> nn.Module:
 
 
 def stack(spec: Spec, place: Place, stacks: str) -> nn.Module:
-    """Shared where it was asked for. The only stack of a model is a decoder if it is causal."""
+    """A shared stack if `stacks` names it, else a plain one. The only stack of a model counts as decoder if causal."""
     role = place.stack if place.stack != "only" else "decoder" if place.causal else "encoder"
     if stacks in ("both", role):
         return SharedStack(spec, place)
@@ -81,10 +81,10 @@ def block_sharing(spec: Spec, *, stacks: Literal["both", "encoder", "decoder"] =
 
         x ← Layer(x), N times        (encoder and decoder each have their own layer)
 
-    The norms of a layer, and whatever a position part keeps in it, are shared too; layers that differ, such as
-    those of which some have experts, can't be. Computing takes as long as without; it is the memory for weights
-    that shrinks. `stacks` says where to share.
-    Parameters: those of all layers but one go, in each stack that shares.
+    The norms of a layer and the tables of its position part are shared, too. Layers that differ can't be shared,
+    for instance if only some have experts. The weights take less memory; computing takes as long as before.
+    `stacks` selects the stacks that share.
+    Parameters: in each stack that shares, those of one layer instead of all.
     """
     share = partial(stack, stacks=stacks)
     if stacks == "encoder":

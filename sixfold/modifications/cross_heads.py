@@ -23,10 +23,10 @@ def added(sizes: Sizes, heads: int = 8, d_head: int = 64) -> int:
 
 @modification(adds=added, most={"heads": 4_096, "d_head": 65_536})
 def cross_heads(spec: Spec, *, heads: int = 8, d_head: int = 64) -> Spec:
-    """Cross-attention has its own number and width of heads, whatever self-attention has.
+    """Cross-attention has its own number and width of heads, independent of self-attention.
 
     The study's Synthesizers ran with 8 heads of 128 in self-attention and 12 of 64 in cross-attention.
-    Parameters: 4 · d_model · heads · d_head in each decoder layer, in the place of those that sizes ask for.
+    Parameters: 4 · d_model · heads · d_head in each decoder layer, instead of those given by the sizes.
     """
     if heads < 1 or d_head < 1:
         raise ValueError(f"cross_heads: heads and d_head must be at least 1, got {heads} and {d_head}")

@@ -21,7 +21,7 @@ from sixfold.spec.spec import Spec
 
 
 class DynamicConvolution(GatedConvolution):
-    """As the lightweight one, with W_t = u_t W^Q: each token makes its own kernels."""
+    """LightweightConvolution with W_t = u_t W^Q: each token computes its own kernels."""
 
     def __init__(self, spec: Spec, place: Place, widths: tuple[int, ...], shared: int):
         super().__init__(spec, place, width_at(widths, place), shared or spec.sizes.heads)
@@ -46,15 +46,15 @@ def added(sizes: Sizes, widths: tuple[int, ...] = (3, 7, 15, 31), shared: int = 
 
 @modification("1901.10430", adds=added, most={"widths": 1_000, "shared": 65_536})
 def dynamic_convolution(spec: Spec, *, widths: tuple[int, ...] = (3, 7, 15, 31), shared: int = 0) -> Spec:
-    """Self-attention becomes a convolution whose kernels each token makes for itself.
+    """Self-attention becomes a convolution whose kernels each token computes for itself.
 
         u = (x W_a) ⊙ σ(x W_b)
         y_tc = Σ_j softmax_j(u_t W^Q_h) · u_(t+j−j₀),c     c in the h-th of H groups of neighbouring channels
         output = y W_O
 
-    Like `lightweight_convolution`, whose page explains windows, `widths` and `shared`; but what a token
-    takes from its neighbours depends on the token itself, though not, as in attention, on the neighbour.
-    Taps that reach beyond the text weigh zeros: near the border weights do not sum to one.
+    The page of `lightweight_convolution` explains windows, `widths` and `shared`. Here the weights depend on
+    the token itself, but not, as in attention, on its neighbours. Taps beyond the ends of the text weigh zeros,
+    so near the ends the weights of real tokens do not sum to one.
     Parameters: 3·d² + d·H·w for each self-attention's 4·d·heads·d_head.
     """
     check_widths("dynamic_convolution", spec.sizes, widths, shared)

@@ -15,7 +15,7 @@ from sixfold.spec.spec import Spec
 
 
 class StudyDynamicConvolution(StudyConvolution):
-    """W_t = u_t W^Q + b: each token makes a kernel for each channel."""
+    """W_t = u_t W^Q + b: each token computes a kernel for each channel."""
 
     def __init__(self, spec: Spec, place: Place):
         super().__init__(spec, place)
@@ -40,7 +40,7 @@ def dynamic_convolution_study(spec: Spec) -> Spec:
         y_tc = Σ_j softmax_j(u_t W^Q_c + b_c) · u_(t+j−j₀),c + bias_c
         output = (y V + v) W_O + o
 
-    No taps drop out. The matrices are 13·d², for which the study cut the feed-forward width from 3072 to 512.
+    Taps have no dropout. The matrices are 13·d², for which the study cut the feed-forward width from 3072 to 512.
     Parameters: 13·d² + 14·d for each self-attention's 4·d·heads·d_head.
     """
     return replace(spec, attention=StudyDynamicConvolution)

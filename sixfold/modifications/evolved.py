@@ -18,7 +18,7 @@ from sixfold.spec.spec import Spec
 
 
 def widened(y: Tensor, width: int) -> Tensor:
-    """Zeros for the channels that are not there, so that branches of different width add up."""
+    """y padded with zero channels to `width`, so that branches of different width can be added."""
     return F.pad(y, (0, width - y.shape[-1]))
 
 
@@ -115,7 +115,7 @@ class DoubleAttention(nn.Module):
 
 
 def half_as_wide(spec: Spec) -> Spec:
-    """The spec of H heads, of which 2H are as wide together as the usual H."""
+    """The spec with heads of half the width: 2H of them are as wide as the usual H."""
     sizes = spec.sizes
     if sizes.d_head % 2:
         raise ValueError(f"evolved: 2·heads share the width of heads, so d_head must be even, got {sizes.d_head}")
@@ -179,7 +179,7 @@ def added(sizes: Sizes) -> int:
 
 @modification("1901.11117", adds=added)
 def evolved(spec: Spec) -> Spec:
-    """Cells found by evolution: convolutions and a gate beside attention; one cell does the work of two layers.
+    """Cells found by evolutionary search: convolutions and a gate beside attention; one cell replaces two layers.
 
         encoder cell                                        decoder cell
         1  GLU                                              1  self-attention, 2·heads  +  cross-attention
@@ -189,11 +189,11 @@ def evolved(spec: Spec) -> Spec:
         4  feed-forward                                     4  cross-attention
                                                             5  feed-forward with swish
 
-    Each step has its norm and residual connection, as the spec has them. A sum of two widths, and step 2
-    of the encoder, fill up with zeros. "sep" convolves each channel by itself, then maps across channels;
-    windows have their token in the middle in the encoder, at the end in the decoder. `encoder_layers` and
-    `decoder_layers` count cells: take half as many as layers. An activation you choose acts in the encoder.
-    The 2·heads have the width of the usual heads together.
+    Each step has the norm and residual connection of the spec. The narrower summand of two widths, and the
+    output of the encoder's step 2, are padded with zeros. "sep" convolves each channel by itself, then maps
+    across channels; a window has its token in the middle in the encoder, at the end in the decoder.
+    `encoder_layers` and `decoder_layers` count cells: use half the number of layers. A chosen activation applies
+    to the encoder only. The 2·heads together are as wide as the usual heads.
     Parameters: 9.5·d² + 55·d more in an encoder cell than in a layer; in a decoder cell 4.5·d² + 43.5·d
     + 8·d·heads·d_head.
     """

@@ -12,7 +12,7 @@ from sixfold.spec.spec import Spec
 
 
 def as_wide(spec: Spec) -> Spec:
-    """The spec of H heads, of which 2H are twice as wide together as the usual H."""
+    """The spec with heads of full width: 2H of them are twice as wide as the usual H."""
     return spec
 
 

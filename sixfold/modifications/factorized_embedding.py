@@ -13,7 +13,7 @@ from sixfold.transformer import Tables, TokenEmbedding
 
 
 def full_output(spec: Spec) -> Tables:
-    """Inputs share what the spec makes (each vocabulary its own); the output is a plain table."""
+    """Inputs share the spec's embedding (one per vocabulary); the output is a plain table."""
     target = spec.embedding(spec, spec.place("decoder"))
     source = target if spec.sizes.joint else spec.embedding(spec, spec.place("encoder"))
     return Tables(source=source, target=target, output=TokenEmbedding(spec, spec.place("decoder")))
@@ -30,7 +30,7 @@ def factorized_embedding(spec: Spec, *, inner: int = 128) -> Spec:
         x_t = √D · A[id_t] B        A ∈ R^(V × inner), B ∈ R^(inner × D)        logits = x Oᵀ, O ∈ R^(V × D)
 
     Encoder and decoder read through the same A and B; with separate vocabularies, each through its own.
-    Nothing stands between the factors, neither a bias nor a non-linearity.
+    There is neither a bias nor a non-linearity between the factors.
     Parameters: inner · (V + d_model) for the inputs, beside V · d_model for the output.
     """
     check_inner("factorized_embedding", inner)

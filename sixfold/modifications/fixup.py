@@ -1,4 +1,4 @@
-"""Fixup: an initialisation that takes the norms' place."""
+"""Fixup: an initialisation that replaces norms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sixfold.transformer import Attention, CrossAttention, Residual
 
 
 class FixupResidual(Residual):
-    """x ← x + Drop(s · Sublayer(x + b)), with two numbers s = 1 and b = 0 at first"""
+    """x ← x + Drop(s · Sublayer(x + b)), with learned scalars s, b that start at 1 and 0"""
 
     def __init__(self, spec: Spec, place: Place):
         super().__init__()
@@ -33,7 +33,7 @@ class FixupResidual(Residual):
 
 
 class FixupFeedForward(nn.Module):
-    """(φ(x W₁) + b) W₂, with one number b"""
+    """(φ(x W₁) + b) W₂, with a learned scalar b"""
 
     def __init__(self, spec: Spec, place: Place):
         super().__init__()
@@ -58,9 +58,9 @@ class FixupEnd(nn.Module):
 
 
 def begin(model: nn.Module, spec: Spec, *, but_for: tuple[type[nn.Module], ...] = ()) -> None:
-    """Each branch gives 0; the matrices inside shrink with the number of branches, however often applied.
+    """Initialise so that each branch outputs 0 and its inner matrices shrink with the number of branches.
 
-    Branches of a type in `but_for` keep their ordinary beginning.
+    A shared layer counts once per application. Branches of a type in `but_for` keep their usual initialisation.
     """
     around = [part.place for part in model.modules() if isinstance(part, FixupResidual)]
     branches = sum(layers for _, _, layers in {(place.stack, place.name, place.layers) for place in around})
@@ -82,7 +82,7 @@ def begin(model: nn.Module, spec: Spec, *, but_for: tuple[type[nn.Module], ...] 
 
 
 def _knows(part: nn.Module) -> bool:
-    """Whether it is a branch as a whole: others may keep an attention's last matrix to themselves."""
+    """Whether it is a complete branch: an attention inside another part may lack its last matrix."""
     attention = isinstance(part, Attention | CrossAttention) and isinstance(part.output, nn.Linear)
     return attention or isinstance(part, FixupFeedForward)
 
@@ -103,15 +103,15 @@ def added(sizes: Sizes) -> int:
 
 @modification("1901.09321", adds=added)
 def fixup(spec: Spec) -> Spec:
-    """No norms: single numbers shift and scale, and weights begin smaller the deeper the model.
+    """No norms: learned scalars shift and scale, and weights start smaller the deeper the model.
 
         x ← x + Drop(s · Sublayer(x + b)),   FFN(x) = (φ(x W₁) + b) W₂
 
-    With ℓ branches in the whole model, and m matrices in a branch, the last matrix of the branch (W_O, W₂)
-    begins at 0 and the others at ℓ^(−1/(2m−2)) times He's initialisation N(0, 2/n_in): ℓ^(−1/6) in attention
-    (m = 4), ℓ^(−1/2) in the feed-forward (m = 2). So each stack begins as the identity, and a step of the
-    optimiser changes the output as much at any depth. As with rezero, a shared table makes the first loss √D
-    (the paper begins with a softmax of zeros, which a table that is also the input cannot have).
-    Parameters: 2 for each sub-layer, 1 for each feed-forward, 3 at the ends; all norms and biases go.
+    With ℓ branches in the model, and m matrices in a branch, the last matrix of the branch (W_O, W₂)
+    starts at 0 and the others at ℓ^(−1/(2m−2)) times He's initialisation N(0, 2/n_in): ℓ^(−1/6) in attention
+    (m = 4), ℓ^(−1/2) in the feed-forward (m = 2). So each stack starts as the identity, and an optimiser step
+    changes the output equally at any depth. As with rezero, a shared table makes the first loss about √D
+    (the paper's softmax layer starts at zero, which a table shared with the input can't).
+    Parameters: 2 for each sub-layer, 1 for each feed-forward, 3 at the ends; no norms and biases.
     """
     return replace(spec, residual=FixupResidual, final=FixupEnd, feed_forward=FixupFeedForward, init=begin)

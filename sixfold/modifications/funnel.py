@@ -1,4 +1,4 @@
-"""Funnel Transformer: an encoder whose text grows shorter on the way."""
+"""Funnel Transformer: an encoder that shortens its sequence from block to block."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from sixfold.transformer import EncoderLayer, Residual, look, merge_heads, run, 
 
 
 class FunnelStack(ModelPart):
-    """Blocks of layers; in the first layer of each but the first, `pool` neighbours become their mean."""
+    """Blocks of layers; the first layer of each block but the first replaces `pool` neighbours by their mean."""
 
-    keeps_length = False  # its states can't be added up
+    keeps_length = False  # its states have different lengths and can't be added
 
     def __init__(self, spec: Spec, place: Place, blocks: int, pool: int, narrowing: type[NarrowingLayer]):
         super().__init__()
@@ -54,7 +54,7 @@ class FunnelStack(ModelPart):
 
 
 class NarrowingLayer(EncoderLayer):
-    """The first layer of a block: fewer states come out than went in. Who inherits says how."""
+    """The first layer of a block, which outputs fewer states than it reads. Subclasses define how."""
 
     def __init__(self, spec: Spec, place: Place, pool: int):
         super().__init__(spec, place)
@@ -62,7 +62,7 @@ class NarrowingLayer(EncoderLayer):
 
 
 class PooledQueries(NarrowingLayer):
-    """The means of neighbours ask all tokens; then feed-forward for each of the fewer."""
+    """Queries are the means of neighbours, keys and values all tokens; then feed-forward on the shorter sequence."""
 
     def __init__(self, spec: Spec, place: Place, pool: int):
         super().__init__(spec, place, pool)
@@ -84,7 +84,7 @@ def ask(attention: Any, place: Place, all_tokens: Tensor, call: Call, pool: int,
     inner = attention.qkv.weight.shape[0] // 3
     (q,) = split_heads(F.linear(means, attention.qkv.weight[:inner]), attention.heads, 1)
     k, v = split_heads(F.linear(all_tokens, attention.qkv.weight[inner:]), attention.heads, 2)
-    among_tokens = replace(call, positions=after.positions * pool)  # a mean stands where the first of its tokens does
+    among_tokens = replace(call, positions=after.positions * pool)  # a mean has the position of its first token
     if call.positioner is not None:
         among_tokens = replace(among_tokens, position=call.positioner.prepare(means, among_tokens))
     q, k = attention.position.rotate(q, among_tokens), attention.position.rotate(k, call)
@@ -92,22 +92,22 @@ def ask(attention: Any, place: Place, all_tokens: Tensor, call: Call, pool: int,
 
 
 def means_of(x: Tensor, call: Call, pool: int) -> int:
-    """How long the shortened sequence is: ⌈L / pool⌉, and where padding is marked, one place of padding more.
+    """The length of the shortened sequence: ⌈L / pool⌉, plus one position of padding if padding is marked.
 
-    (torch.export takes a sequence of one for a program of its own; like this there are always two.)
+    (torch.export specialises on a length of one; the extra position makes it at least two.)
     """
     return (x.shape[1] + pool - 1) // pool + (call.real is not None)
 
 
 def shortened(call: Call, x: Tensor, pool: int) -> Call:
-    """The call for the sequence of ⌈L / pool⌉ means, whose positions are counted anew."""
+    """The call for the sequence of ⌈L / pool⌉ means, with positions from 0."""
     positions = torch.arange(means_of(x, call, pool), device=x.device)[None]
     real = None if call.real is None else positions * pool < call.real.sum(1, keepdim=True)
     return call.over(x.new_zeros(x.shape[0], positions.shape[1], x.shape[2]), real, positions)
 
 
 def mean_of_neighbours(x: Tensor, call: Call, pool: int) -> Tensor:
-    """(B, L, D) → (B, ⌈L / pool⌉, D). Neighbours by position: pairs are the same wherever padding stands.
+    """(B, L, D) → (B, ⌈L / pool⌉, D). Neighbours are determined by position, so padding on either side changes none.
 
     ┌─┐ ┌─┐              ┌─┐ ┌─┐
     0 1 2 3 4 · ·    · · 0 1 2 3 4
@@ -123,16 +123,16 @@ def mean_of_neighbours(x: Tensor, call: Call, pool: int) -> Tensor:
 
 @modification("2006.03236", adds=lambda sizes, **_: 0, most={"blocks": 1_000, "pool": 1_000_000})
 def funnel(spec: Spec, *, blocks: int = 3, pool: int = 2) -> Spec:
-    """The encoder's text grows shorter: twice on its way, every two neighbours become their mean.
+    """The encoder shortens its sequence: between blocks, every two neighbours become their mean.
 
         block 1   ■ ■ ■ ■ ■ ■ ■ ■        attention, feed-forward, in every layer
         block 2   ■ ■ ■ ■ ■ ■ ■ ■        keys and values of its first attention
                    ■   ■   ■   ■         its queries, and everything from there on
         block 3      ■       ■           in the same way
 
-    Padding enters no mean, and the decoder reads the short memory. Positions are counted anew after each
-    pooling. The paper also keeps a [CLS] token apart and, for tasks with an output for each word, repeats the
-    short states; this is left out, so an encoder alone must classify. Parameters: none.
+    Padding enters no mean, and the decoder reads the short memory. Positions count from 0 again after each
+    pooling. The paper also excludes a [CLS] token from pooling and, for tasks with an output per word, repeats
+    the short states. Both are left out here, so an encoder alone must classify. Parameters: none.
     """
     return with_stack("funnel", spec, blocks, pool, PooledQueries)
 

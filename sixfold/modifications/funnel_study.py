@@ -20,8 +20,8 @@ class PooledStates(NarrowingLayer):
 
 @modification("2102.11972", adds=lambda sizes, **_: 0, most={"blocks": 1_000, "pool": 1_000_000})
 def funnel_study(spec: Spec, *, blocks: int = 3, pool: int = 2) -> Spec:
-    """`funnel` as the comparison of 2021 ran it: not queries are pooled, but the states after that attention.
+    """`funnel` as the comparison of 2021 ran it: it pools the states after attention instead of the queries.
 
-    Any attention may stand in it; the rest is on the page of `funnel`. Parameters: none.
+    It works with any attention; the page of `funnel` has the rest. Parameters: none.
     """
     return with_stack("funnel_study", spec, blocks, pool, PooledStates)

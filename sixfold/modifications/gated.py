@@ -99,7 +99,7 @@ def liglu(spec: Spec) -> Spec:
 
         FFN(x) = ((x W_a + b_a) ⊙ (x W_b + b_b)) W₂ + b₂
 
-    The product alone makes it non-linear: there is no activation missing. For the width see glu.
+    The product alone makes it non-linear; it needs no activation. For the width see glu.
     Parameters: d_model · d_ff + d_ff more in each layer.
     """
     return replace(spec, feed_forward=partial(Gated, gate=itself))

@@ -22,7 +22,7 @@ class LearnedPositions(Position):
 
     def __init__(self, spec: Spec, place: Place, length: int):
         super().__init__(spec, place)
-        if place.layer is not None:  # inside an attention there is nothing to do
+        if place.layer is not None:  # inside an attention it adds nothing
             return
         self.place, self.limit = place, length
         self.table = parameter((length, spec.sizes.d_model), Normal(0.02))

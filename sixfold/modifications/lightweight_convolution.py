@@ -35,7 +35,7 @@ class LightweightConvolution(GatedConvolution):
 
 
 def kernels_everywhere(logits_Hw: Tensor) -> Tensor:
-    """(H, w) → (1, 1, w, H): the taps of each kernel sum to one, at every token alike."""
+    """(H, w) → (1, 1, w, H): the taps of each kernel sum to one; all tokens share the kernels."""
     return logits_Hw.softmax(-1).T[None, None]
 
 
@@ -52,9 +52,9 @@ def lightweight_convolution(spec: Spec, *, widths: tuple[int, ...] = (3, 7, 15, 
         output = y W_O
 
     A window of w tokens has its own token in the middle (encoder) or at its end (decoder); padding counts
-    as zero. Layer i has the i-th of `widths`, layers beyond the last have the last: 3/7/15/31 is the
-    paper's. There are `shared` kernels (H), by default as many as heads. In training whole taps drop out.
-    Cross-attention stays. Nothing in it asks for positions: only those added to the embeddings act.
+    as zero. Layer i has the i-th of `widths`, and layers beyond the end of the list the last one; 3/7/15/31 is
+    the paper's. There are `shared` kernels (H), by default as many as heads. In training, dropout removes
+    complete taps. Cross-attention is unchanged. Only positions added to the embeddings have an effect.
     Parameters: 3·d² + H·w for each self-attention's 4·d·heads·d_head.
     """
     check_widths("lightweight_convolution", spec.sizes, widths, shared)

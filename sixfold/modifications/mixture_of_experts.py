@@ -24,7 +24,7 @@ from sixfold.modifications._shared.experts import (
     in_every,
     keep,
     tokens_of,
-    with_room,
+    within_capacity,
 )
 from sixfold.spec.registry import modification
 from sixfold.spec.spec import Spec
@@ -51,7 +51,7 @@ class MixtureOfExperts(ModelPart):
         expert_NC = keep(expert_NC, real_N, self.plan.experts)
         if self.training:
             expert_NC = keep(expert_NC, self.drawn(gates_NC), self.plan.experts)
-            expert_NC = with_room(expert_NC, self.plan)
+            expert_NC = within_capacity(expert_NC, self.plan)
         y_NCD = self.experts(x_ND, expert_NC)
         return (gates_NC[..., None].to(y_NCD.dtype) * y_NCD).sum(1).view(x.shape)
 
@@ -85,14 +85,14 @@ def mixture_of_experts(
 
     In layers every, 2·every, … of each stack. In training the second visit takes place with probability
     min(1, g₂ / second_threshold), and of a group of S <= `group` tokens an expert takes ⌊S · capacity / experts⌋
-    visits, 4 at least: first choices before second ones, in the order of the tokens. A visit that finds no room
+    visits, 4 at least: first choices before second ones, in the order of the tokens. A visit over capacity
     adds nothing. To keep the load even, balance · E · Σ_e m_e P_e is added to the loss, with m_e the share of
     tokens whose first choice is e and P_e the mean of p_e. `decoder_capacity` is `capacity` unless given; the
-    study's decoder had 1.25, by a slip.
-    This leaks, in training: who finds room depends on the other texts of the batch; and as second choices wait
-    for all first ones, on later words, too, which a decoder must not see. Outside of training every visit takes
-    place, there is no loss of balance, and nothing depends on either.
-    Parameters: experts · (2·d_model·d_expert + d_model) in the place of those of a feed-forward network;
+    study's decoder had 1.25, by mistake.
+    In training this leaks information: whether a visit is within capacity depends on the other texts of the
+    batch. As second choices come after all first ones, it also depends on later words, which a decoder must not
+    see. Outside of training every visit takes place, there is no balance loss, and outputs depend on neither.
+    Parameters: experts · (2·d_model·d_expert + d_model) instead of those of a feed-forward network;
     d_expert is d_ff/2 unless given.
     """
     if not second_threshold >= 0:

@@ -27,7 +27,7 @@ class MixtureHead(nn.Module):
         self.softmax = SoftmaxHead(spec, place)
 
     def log_probs(self, x: Tensor, table: TokenEmbedding) -> Tensor:
-        """log p = logsumexp_j (log π_j + log softmax(c_j Eᵀ)), one after the other to hold few at a time."""
+        """log p = logsumexp_j (log π_j + log softmax(c_j Eᵀ)), one component at a time to save memory."""
         mixture = self.mixture(x)
         mixture = mixture.log_softmax(-1, dtype=torch.promote_types(mixture.dtype, torch.float32))
         contexts = self.contexts(x).tanh().chunk(mixture.shape[-1], -1)
@@ -41,7 +41,7 @@ class MixtureHead(nn.Module):
         self, x: Tensor, table: TokenEmbedding, targets: Tensor, smoothing: float = 0.0, weights: Tensor | None = None
     ) -> Scored:
         parameters = [*table.parameters(), *self.parameters()]
-        rows = max(1, CHUNK // self.mixture.out_features)  # so many tokens have as many logits as CHUNK plain ones
+        rows = max(1, CHUNK // self.mixture.out_features)  # with as many logits as CHUNK rows of one softmax
         log_probs = partial(self.log_probs, table=table)
         return chunked_likelihood(log_probs, x, targets, parameters, smoothing, rows, weights)
 
@@ -56,9 +56,9 @@ def mixture_of_softmaxes(spec: Spec, *, components: int = 15) -> Spec:
 
         p(v | x) = Σ_j π_j · softmax(c_j Eᵀ)_v        π = softmax(x P),  c_j = tanh(x C_j),  j = 1 … components
 
-    Probabilities are mixed, not logits: log-probabilities of one softmax have rank d_model + 1 at most, those of
-    a mixture have not. The table E is the plain one, shared by all components; each takes a product with all
-    words, so the output costs `components` times as much. P and C start as N(0, 1/D).
+    Probabilities are mixed, not logits: the log-probabilities of one softmax have rank d_model + 1 at most; those
+    of a mixture have no such limit. All components share the plain table E; each takes a product with all words,
+    so the output costs `components` times as much. P and C start as N(0, 1/D).
     Parameters: components · (d_model² + d_model).
     """
     if components < 1:

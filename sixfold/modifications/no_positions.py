@@ -11,9 +11,9 @@ from sixfold.transformer import Position
 
 @modification(adds=lambda sizes: 0)
 def no_positions(spec: Spec) -> Spec:
-    """Tokens do not know where they stand.
+    """No position information is added anywhere.
 
-    An encoder then reads a bag of words: permuting its input permutes its output. A decoder still
-    finds out, because each token sees only those before it. Parameters: none.
+    An encoder then reads a bag of words: permuting its input permutes its output. A decoder can still
+    infer positions, because each token sees only those before it. Parameters: none.
     """
     return replace(spec, position=Position)

@@ -32,7 +32,7 @@ def no_norm(spec: Spec, place: Place) -> nn.Module:
 
 @modification("1706.03762", adds=lambda sizes: -4 * sizes.d_model)
 def post_norm(spec: Spec) -> Spec:
-    """The norm stands after the residual connection, as in the paper of 2017.
+    """The norm comes after the residual connection, as in the paper of 2017.
 
         pre-norm    x ─┬─ norm ─ sublayer ─ drop ─ + ──────── x        … and a norm at the end of the stack
                        └───────────────────────────┘

@@ -40,8 +40,8 @@ class ProductKeys(nn.Module):
     def find(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The slots of the nearest values and their weights, (B, L, H, c) each.
 
-        A pair among the c best has each half among the c best of its side, or c better pairs would be there:
-        so c² sums are enough, and n² are never made.
+        Both halves of a pair among the c best are among the c best of their side; otherwise there would be c better
+        pairs. So c² sums suffice instead of n².
         """
         queries_BLH2K = self.norm(self.query(x).unflatten(-1, (self.lookups, 2, -1)))
         scores_BLH2n = torch.einsum("blhsk,shnk->blhsn", queries_BLH2K, self.sub_keys)
@@ -64,7 +64,7 @@ def in_one_layer(spec: Spec, place: Place, layer: int | None, **options: int) ->
 
 
 def values_apart(model: nn.Module) -> list[Group]:
-    """Values don't decay: most are not looked up in a step, and would fade unseen."""
+    """Values have no weight decay: most are not read in a step, and would decay without being trained."""
     values = [part.values for part in model.modules() if isinstance(part, ProductKeys)]
     return set_apart(model, Group("memory values", values, decay=False))
 
@@ -88,12 +88,12 @@ def product_keys(
         q = LN(x W_q + b), in two halves      s[i₁, i₂] = q₁ · k₁[i₁] + q₂ · k₂[i₂]      i₁, i₂ = 1 … keys
         y = Σ_heads Σ_{the nearest pairs i} softmax(s)[i] V[i]
 
-    The best pairs lie among the best halves: `nearest` of either half, their nearest² sums, and of these the
-    best. Each head has its own sub-keys; all read the same values, and their results are added. The paper
-    normalises queries over the batch; here it is a layer norm on each half, as in the study, so that no
-    text depends on others. The memory lies in the layer before the last, or in `layer` (counted from 0). Values
-    get no weight decay; the paper trains them with a constant rate of 1e-3.
-    Parameters: keys² · d_model + heads · d_key · (d_model + 1 + keys) + d_key in the place of those of a
+    The best pairs consist of the best halves: it takes the `nearest` of either half, forms their nearest² sums,
+    and keeps the `nearest` of these. Each head has its own sub-keys; all read the same values, and their results
+    are added. The paper normalises queries over the batch; here a layer norm on each half does, as in the study,
+    so that no text depends on others. The memory is in the layer before the last, or in `layer` (counted from
+    0). Values get no weight decay; the paper trains them with a constant rate of 1e-3.
+    Parameters: keys² · d_model + heads · d_key · (d_model + 1 + keys) + d_key instead of those of a
     feed-forward network.
     """
     for option, value, least in (("layer", layer or 0, 0), ("heads", heads, 1), ("keys", keys, 1), ("d_key", d_key, 2)):

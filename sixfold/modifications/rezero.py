@@ -1,4 +1,4 @@
-"""ReZero: residual branches that begin at zero."""
+"""ReZero: residual branches scaled by a number that starts at 0."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sixfold.transformer import Residual
 
 
 class ReZero(Residual):
-    """x ← x + α · Drop(Sublayer(x)),   α = 0 at first"""
+    """x ← x + α · Drop(Sublayer(x)),   α starts at 0"""
 
     def __init__(self, spec: Spec, place: Place):
         super().__init__()
@@ -28,26 +28,26 @@ class ReZero(Residual):
 
 
 def alphas(sizes: Sizes) -> int:
-    """How many there are: one for each sub-layer."""
+    """The number of α: one for each sub-layer."""
     return 2 * sizes.encoder_layers + 3 * sizes.decoder_layers
 
 
 def norms(sizes: Sizes) -> int:
-    """How many the plain encoder-decoder has: one for each sub-layer, and two at the ends."""
+    """The number of norms in the plain encoder-decoder: one for each sub-layer, and two at the ends."""
     return alphas(sizes) + 2
 
 
 @modification("2003.04887", adds=lambda sizes: alphas(sizes) - norms(sizes) * 2 * sizes.d_model)
 def rezero(spec: Spec) -> Spec:
-    """Each sub-layer's output is scaled by one learned number that begins at 0; there are no norms.
+    """Each sub-layer's output is scaled by one learned number that starts at 0; there are no norms.
 
-        x ← x + α · Drop(Sublayer(x)),   α = 0 at first
+        x ← x + α · Drop(Sublayer(x)),   α starts at 0
 
-    So a stack begins as the identity, at any depth, and each sub-layer is let in as far as it helps. At the
+    So a stack starts as the identity at any depth, and each sub-layer gains influence as far as it helps. At the
     first step only the decoder's α have a gradient, at the second also its weights and the encoder's α, then
-    all. Where one table is both the decoder's input and the softmax, the identity bets on the word just
-    read: its logit is √D, and with a large D the first loss is nearer to that than to ln V.
+    all. If one table serves as the decoder's input and as the softmax, the identity predicts the word just
+    read: its logit is √D, and with a large D the first loss is nearer to √D than to ln V.
     As in the study, each sub-layer has its own α (the authors' code has one for a layer).
-    Parameters: 1 for each sub-layer; all norms go.
+    Parameters: 1 for each sub-layer; no norms.
     """
     return replace(spec, residual=ReZero, final=no_norm)

@@ -18,7 +18,7 @@ from sixfold.transformer import Residual, layer_norm
 
 
 class NormedReZero(Residual):
-    """x ← x + α · Drop(Sublayer(Norm(x))),   α = 0 at first"""
+    """x ← x + α · Drop(Sublayer(Norm(x))),   α starts at 0"""
 
     def __init__(self, spec: Spec, place: Place):
         super().__init__()
@@ -40,8 +40,8 @@ class NormedReZero(Residual):
 def rezero_layer_norm(spec: Spec) -> Spec:
     """ReZero with layer norms kept, before each sub-layer and at the end.
 
-        x ← x + α · Drop(Sublayer(LayerNorm(x))),   α = 0 at first
+        x ← x + α · Drop(Sublayer(LayerNorm(x))),   α starts at 0
 
     With all α = 1 it is the plain Transformer. Parameters: 1 for each sub-layer.
     """
-    return replace(spec, residual=NormedReZero, norm=partial(layer_norm))  # an own one: the slot is taken
+    return replace(spec, residual=NormedReZero, norm=partial(layer_norm))  # `partial` marks the slot as set

@@ -15,7 +15,7 @@ from sixfold.spec.spec import Spec
 def rezero_rms_norm(spec: Spec) -> Spec:
     """ReZero with RMS norms, before each sub-layer and at the end.
 
-        x ← x + α · Drop(Sublayer(RMSNorm(x))),   α = 0 at first
+        x ← x + α · Drop(Sublayer(RMSNorm(x))),   α starts at 0
 
     Parameters: 1 for each sub-layer; d_model fewer for each norm.
     """

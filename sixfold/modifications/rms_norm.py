@@ -25,11 +25,11 @@ class RMSNorm(ModelPart):
     def __init__(self, spec: Spec, place: Place, fraction: float = 1.0):
         super().__init__()
         width = spec.sizes.d_model
-        self.channels = max(1, math.ceil(round(fraction * width, 6)))  # 0.07 of 100 are 7, whatever floats say
+        self.channels = max(1, math.ceil(round(fraction * width, 6)))  # 0.07 · 100 exceeds 7 in floats
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        exact = torch.promote_types(x.dtype, torch.float32)  # half precision cannot add up squares
+        exact = torch.promote_types(x.dtype, torch.float32)  # sums of squares need float32
         return _Scaled.apply(x.to(exact), self.weight.to(exact), self.channels).to(x.dtype)
 
     def form(self) -> forms.NormForm:

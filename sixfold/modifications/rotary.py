@@ -33,7 +33,7 @@ class Rotary(Position, form=forms.RotaryForm):
         return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
 
     def rotate(self, heads: Tensor, call: Call) -> Tensor:
-        fits = call.position[0].shape[-1] == self.width // 2  # an attention may have heads of a width of its own
+        fits = call.position[0].shape[-1] == self.width // 2  # an attention may have heads of another width
         cos, sin = call.position if fits else self.prepare(heads, call)
         even, odd = heads[..., 0::2], heads[..., 1::2]
         return torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
@@ -45,9 +45,9 @@ def rotary(spec: Spec, *, base: float = 10000.0) -> Spec:
 
         (x_2i, x_2i+1) ← (x_2i cos a − x_2i+1 sin a,  x_2i sin a + x_2i+1 cos a),   a = t · base^(−2i/K)
 
-    Neighbouring numbers form the pairs (other code pairs the two halves of a head: the same model
-    with permuted columns of W_Q and W_K, so weights do not carry over as they are). Values and
-    cross-attention stay as they are. No absolute positions are added. Parameters: none.
+    Neighbouring numbers form the pairs. (Other code pairs the two halves of a head: the same model with
+    permuted columns of W_Q and W_K, so weights can't be copied unchanged.) Values and cross-attention are
+    not rotated. No absolute positions are added. Parameters: none.
     """
     if not 0 < base < float("inf"):
         raise ValueError(f"rotary: base must be a number above 0, got {base}")

@@ -25,7 +25,7 @@ class Shaw(Position, form=forms.ShawForm):
         self.distance = distance
         self.register_parameter("keys", None)
         self.register_parameter("to_values", None)
-        if place.layer is None:  # what belongs to the stack is only which distance is where
+        if place.layer is None:  # the stack needs no tables, only the distances
             return
         shape = (spec.sizes.heads if per_head else 1, 2 * distance + 1, spec.sizes.d_head)
         start = Normal(spec.sizes.d_head**-0.5)
@@ -63,8 +63,8 @@ def shaw(spec: Spec, *, distance: int = 16, per_head: bool = False) -> Spec:
         output_i  = Σ_j weight_ij (v_j + a^V[c(j − i)])
 
     Self-attention only; own tables in each layer, shared by its heads unless `per_head`. No absolute
-    positions are added. The L × M × K tensor of the formula is never made: queries meet the
-    2·distance + 1 vectors first, and weights are summed by distance before they meet theirs.
+    positions are added. The L × M × K tensor of the formula is never computed: queries are multiplied by the
+    2·distance + 1 vectors first, and weights are summed by distance before the product with a^V.
     Parameters: 2 · (2·distance + 1) · d_head for each self-attention, times heads if `per_head`.
     """
     if distance < 1:

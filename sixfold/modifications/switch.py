@@ -24,7 +24,7 @@ from sixfold.modifications._shared.experts import (
     in_every,
     keep,
     tokens_of,
-    with_room,
+    within_capacity,
 )
 from sixfold.spec.registry import modification
 from sixfold.spec.spec import Spec
@@ -43,18 +43,18 @@ class Switch(ModelPart):
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
         x_ND, real_N = tokens_of(x, call)
-        probs_NE = self.router(self.shaken(x_ND) if self.training else x_ND)
+        probs_NE = self.router(self.jittered(x_ND) if self.training else x_ND)
         gate_N1, expert_N1 = probs_NE.max(-1, keepdim=True)
         if self.training and call.losses is not None:
             call.losses.append(self.plan.balance * balance_loss(probs_NE, expert_N1[:, 0], real_N))
         expert_N1 = keep(expert_N1, real_N, self.plan.experts)
         if self.training:
-            expert_N1 = with_room(expert_N1, self.plan)
+            expert_N1 = within_capacity(expert_N1, self.plan)
         y_ND = self.experts(x_ND, expert_N1)[:, 0]
         return (gate_N1.to(y_ND.dtype) * y_ND).view(x.shape)
 
-    def shaken(self, x_ND: Tensor) -> Tensor:
-        """Each number times one from 1 − jitter to 1 + jitter; in float32, where such numbers differ from 1."""
+    def jittered(self, x_ND: Tensor) -> Tensor:
+        """x times uniform noise from 1 − jitter to 1 + jitter, in float32: half precision would round it to 1."""
         exact = torch.promote_types(x_ND.dtype, torch.float32)
         return x_ND * torch.empty_like(x_ND, dtype=exact).uniform_(1 - self.jitter, 1 + self.jitter)
 
@@ -80,16 +80,16 @@ def switch(
 
         p = softmax(x W_g)        e = argmax p        y = p_e F_e(x)        F_e(x) = φ(x W₁[e]) W₂[e]
 
-    In layers every, 2·every, … of each stack. The factor p_e is how the router learns. In training the
+    In layers every, 2·every, … of each stack. The router learns through the factor p_e. In training the
     router's input is multiplied by noise from 1 − jitter to 1 + jitter, and of a group of S <= `group` tokens an
-    expert takes the first ⌊S · capacity / experts⌋, 4 at least; a token that finds no room passes by. To keep
+    expert takes the first ⌊S · capacity / experts⌋, 4 at least; tokens over capacity skip the layer. To keep
     the load even, balance · E · Σ_e m_e P_e is added to the loss, with m_e the share of tokens that choose e,
-    room or not, and P_e the mean of p_e. `decoder_capacity` is `capacity` unless given; the study's decoder had
-    1.25, by a slip.
-    This leaks, in training: who finds room depends on the tokens before it in the batch, those of other texts
-    included, and on how many tokens there are; but not on which words come later. Outside of training there is
-    neither noise nor a limit nor a loss of balance, and nothing depends on other texts.
-    Parameters: experts · (2·d_model·d_expert + d_model) in the place of those of a feed-forward network;
+    over capacity or not, and P_e the mean of p_e. `decoder_capacity` is `capacity` unless given; the study's decoder
+    had 1.25, by mistake.
+    In training this leaks information: whether a token is within capacity depends on the tokens before it in the
+    batch, those of other texts included, and on the number of tokens; but not on which words come later. Outside
+    of training there is no noise, no capacity and no balance loss, and no text depends on others.
+    Parameters: experts · (2·d_model·d_expert + d_model) instead of those of a feed-forward network;
     d_expert is d_ff unless given.
     """
     if not 0 <= jitter < 1:

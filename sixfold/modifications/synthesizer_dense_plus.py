@@ -24,7 +24,7 @@ def synthesizer_dense_plus(spec: Spec, *, length: int = 512) -> Spec:
 
         scores_hij = q_i · k_j / √K + (relu(x_i W₁_h + b₁) W₂_h + b₂)[j]
 
-    Parameters: what the scores have, in addition: d·heads·d_head + heads·((d_head + 1)·length + d_head)
-    for each self-attention.
+    Parameters: those of the scores in addition, d·heads·d_head + heads·((d_head + 1)·length + d_head) for each
+    self-attention.
     """
     return synthesizing(spec, SynthesizerPlus, length, Dense)

@@ -24,7 +24,7 @@ def added(sizes: Sizes, length: int = 512) -> int:
 def synthesizer_dense_plus_alpha(spec: Spec, *, length: int = 512) -> Spec:
     """Attention's own scores and those of `synthesizer_dense`, mixed by a learned number in each layer.
 
-        scores = (1 − a) q · k / √K + a · dense,   a = σ(α), α = 0 at first
+        scores = (1 − a) q · k / √K + a · dense,   a = σ(α), α starts at 0
 
     A position's bias is added unmixed. Parameters: one more than `synthesizer_dense_plus` in each layer.
     """

@@ -24,7 +24,7 @@ def added(sizes: Sizes, length: int = 512) -> int:
 def synthesizer_dense_plus_alpha_study(spec: Spec, *, length: int = 512) -> Spec:
     """`synthesizer_dense_plus_alpha` as the comparison of 2021 ran it: one table for all heads, read by the queries.
 
-        scores = (1 − a) q · k / √K + a · relu(q) P,   a = σ(α), α = 0 at first
+        scores = (1 − a) q · k / √K + a · relu(q) P,   a = σ(α), α starts at 0
 
     Parameters: one more than `synthesizer_dense_plus_study` in each layer.
     """

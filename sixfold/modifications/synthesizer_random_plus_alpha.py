@@ -18,7 +18,7 @@ def added(sizes: Sizes, length: int = 512) -> int:
 def synthesizer_random_plus_alpha(spec: Spec, *, length: int = 512) -> Spec:
     """Attention's own scores and learned numbers for pairs of positions, mixed by a learned number in each layer.
 
-        scores_hij = (1 − a) q_i · k_j / √K + a R_h[i, j],   a = σ(α), α = 0 at first
+        scores_hij = (1 − a) q_i · k_j / √K + a R_h[i, j],   a = σ(α), α starts at 0
 
     A position's bias is added unmixed. Parameters: heads·length² + 1 more for each self-attention.
     """

@@ -20,7 +20,7 @@ def tied_decoder(spec: Spec) -> Spec:
 
         encoder input S   decoder input E   output E         (plain: E, E, E)
 
-    With separate vocabularies this is what the plain model does; so it is in a model of one stack.
+    The plain model does the same with separate vocabularies, and in a model of one stack.
     Parameters: V · d_model; none with separate vocabularies.
     """
     return replace(spec, tables=decoder)

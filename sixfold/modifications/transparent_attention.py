@@ -50,9 +50,9 @@ def transparent_attention(spec: Spec) -> Spec:
 
         z_j = Σ_i s_ij e_i,   s_ij = exp(W_ij) / Σ_i' exp(W_i'j)
 
-    e_0 is the embedding, e_i the output of encoder layer i (the whole layer, not a sub-layer), the last one
-    normed. Only the last one is: the others come with the scale that they have in the residual stream.
-    So gradients reach low encoder layers directly. W begins as N(0, 1/(layers + 1)), with dropout on it.
+    e_0 is the embedding, e_i the output of encoder layer i (the complete layer, not a sub-layer), the last one
+    normed; the others keep the scale that they have in the residual stream.
+    So gradients reach low encoder layers directly. W starts as N(0, 1/(layers + 1)), with dropout on it.
     Parameters: (encoder_layers + 1) · decoder_layers.
     """
     return replace(spec, bridge=Transparent)

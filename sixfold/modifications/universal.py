@@ -41,11 +41,11 @@ class UniversalStack(ModelPart):
     def forward(self, x: Tensor, call: Call) -> tuple[list[Tensor], Call]:
         states, inside, pondered = [x], with_memory_for(call, self.steps), Pondered.nothing(x)
         for step in range(self.steps):
-            told = self.clock(states[-1], step, call)
-            new = run(self.layer, told, replace(inside, depth=step))
+            timed = self.clock(states[-1], step, call)
+            new = run(self.layer, timed, replace(inside, depth=step))
             if self.halting is not None:
-                took, pondered = self.halting(told, new, pondered, last=step == self.steps - 1)
-                new = torch.where(took, new, states[-1])  # who has halted keeps its state, for others to see
+                took, pondered = self.halting(timed, new, pondered, last=step == self.steps - 1)
+                new = torch.where(took, new, states[-1])  # a halted position keeps its state, which others still see
             states.append(new)
         if self.halting is not None and call.losses is not None:
             call.losses.append(pondered.loss(call))
@@ -66,7 +66,7 @@ def check_steps(name: str, steps: int | None) -> None:
 
 
 def with_memory_for(call: Call, steps: int) -> Call:
-    """A memory for each step: where there are more steps than layers, the further ones read the last layer's."""
+    """A memory for each step: steps beyond the number of layers read the last layer's."""
     if call.memory is None:
         return call
     states = call.memory.states
@@ -75,14 +75,14 @@ def with_memory_for(call: Call, steps: int) -> Call:
 
 
 class Waves(nn.Module):
-    """h + P + T_t: where each token stands, and sinusoids of the step t = 1, 2, …, at every step anew."""
+    """h + P + T_t: positions, and sinusoids of the step t = 1, 2, …, added at every step."""
 
     def __init__(self, spec: Spec, place: Place):
         super().__init__()
         self.wave = Sinusoid(spec, place)
 
     def forward(self, x: Tensor, step: int, call: Call) -> Tensor:
-        if step and call.positioner is not None:  # at the first step the embedding has it already
+        if step and call.positioner is not None:  # at the first step the embedding already contains P
             x = call.positioner.embed(x, call)
         return self.wave.embed(x, replace(call, positions=torch.full_like(call.positions[:1, :1], step + 1)))
 
@@ -97,21 +97,22 @@ def added(sizes: Sizes, steps: int | None = None, halting: bool = False) -> int:
 
 @modification("1807.03819", adds=added, most={"steps": 1_000})
 def universal(spec: Spec, *, steps: int | None = None, halting: bool = False) -> Spec:
-    """One layer for each stack, applied step by step; on request each position halts when it is done.
+    """One layer for each stack, applied step by step; with `halting` each position decides when to stop.
 
-        h_t = Layer(h_{t−1} + P + T_t)        t = 1 … steps (default: as many as there would be layers)
+        h_t = Layer(h_{t−1} + P + T_t)        t = 1 … steps (default: the number of layers)
 
-    P are the positions and T_t sinusoids of the step, added at every step; a relative position has nothing
-    to add. `halting` is adaptive computation time: p_t = σ(w·h + b) is summed until it exceeds 0.99, at each
-    position for itself, or the steps end. The state is then Σ_t weight_t h_t; weight_t = p_t, but the last step
-    gets what is left to 1. A position that has halted keeps its state, and others go on seeing it:
+    P are the positions and T_t sinusoids of the step, added at every step; with relative positions P is
+    absent. `halting` is adaptive computation time: each position sums p_t = σ(w·h + b) until the sum exceeds
+    0.99 or the steps end. Its state is then Σ_t weight_t h_t, with weight_t = p_t, except that the last weight
+    completes the sum to 1. A position that has halted keeps its state, and others still see it:
 
         step       1     2     3     4
         "the"     0.6  +0.4    ·     ·       the state of step 2 is kept;  N = 2, R = 0.4
         "bank"    0.3   0.3   0.3  +0.1                                    N = 4, R = 0.1
 
-    0.01 · (N + R), its mean over positions, is added to the loss. All steps are computed for all: halting
-    saves no time, and a cache can hold every step's keys. The paper's layers are post-norm: add `post_norm`.
+    The mean of 0.01 · (N + R) over positions is added to the loss. All steps are computed for all positions, so
+    halting saves no time, and a cache can hold every step's keys. The paper's layers are post-norm: add
+    `post_norm`.
     Parameters: one layer for each stack; `halting` adds d_model + 1 to each.
     """
     check_steps("universal", steps)

@@ -17,7 +17,7 @@ from sixfold.spec.registry import modification
 from sixfold.spec.spec import Spec
 from sixfold.transformer import Residual
 
-AROUND = 2  # steps without a vector, before those with one, and as many after them
+AROUND = 2  # steps without a vector before those with one, and the same number after them
 
 
 class LearnedClock(nn.Module):
@@ -35,7 +35,7 @@ class LearnedClock(nn.Module):
 class GatedResidual(Residual):
     """y = F(LN x);  z, r = σ(D₁[LN x; LN y]), σ(D₂[LN x; LN y]);  c = σ(D₃[LN(r ⊙ x); LN y])
 
-    x ← x + Drop((1 − z) ⊙ y + z ⊙ c), with one norm for all: the D behind it could undo any gain.
+    x ← x + Drop((1 − z) ⊙ y + z ⊙ c). All LN are one norm: the D after it could compensate any gain.
     """
 
     def __init__(self, spec: Spec, place: Place):

@@ -24,7 +24,7 @@ from sixfold.transformer import Attention, CrossAttention
 
 
 def onto_simplex(z: Tensor) -> Tensor:
-    """relu(z) / Σ relu(z): none negative, and their sum 1."""
+    """relu(z) / Σ relu(z): non-negative numbers with sum 1; equal ones if all of z are ≤ 0."""
     z, even = F.relu(z), torch.full_like(z, 1 / len(z))
     return torch.where(z.sum() > 0, z / z.sum(), even)
 
@@ -58,7 +58,7 @@ class Branches(ModelPart):
 
     @staticmethod
     def networks(sizes: Sizes) -> tuple[int, int]:
-        """How many there are, which divides the number of branches, and how wide they are."""
+        """The number of networks, a divisor of the number of branches, and their width."""
         return sizes.heads, max(sizes.d_ff // sizes.heads, 1)
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
@@ -76,7 +76,7 @@ class Branches(ModelPart):
 
     @torch.no_grad()
     def settle(self, frozen: bool) -> None:
-        """After a step: back to where κ and α were, or onto the simplex."""
+        """After a step: restore κ and α if frozen, else project them onto the simplex."""
         for held, z in zip(self.held, (self.kappa, self.alpha), strict=True):
             if not frozen:
                 held.copy_(onto_simplex(whole(z)))
@@ -139,7 +139,7 @@ def added(sizes: Sizes, freeze: int = 20_000) -> int:
 
 @modification("1711.02132", adds=added, most={"freeze": 1_000_000_000})
 def weighted(spec: Spec, *, freeze: int = 20_000) -> Spec:
-    """Each head goes its own way through a feed-forward network, and learned weights add up the branches.
+    """Each head is a branch with its own feed-forward network; learned weights sum the branches.
 
         y = Σ_i α_i FFN_i(κ_i head_i W_O⁽ⁱ⁾)        Σ κ_i = Σ α_i = 1,  κ_i, α_i >= 0
 
@@ -148,11 +148,11 @@ def weighted(spec: Spec, *, freeze: int = 20_000) -> Spec:
                    x ─ norm ─┤ …                             Σ ─ +
                              └ head_H W_O⁽ᴴ⁾ κ_H ─ FFN_H α_H ┘
 
-    This stands for self-attention and feed-forward of an encoder layer, and for cross-attention and
-    feed-forward of a decoder layer, whose self-attention is ordinary. FFN_i has width d_ff / heads, rounded
-    down. After each optimiser step κ and α are brought back: relu, then divided by their sum. For the last
-    `freeze` steps, a fifth of all at most, they stay as they are. They learn √layers times as fast as the rest
-    (the paper gives them a shorter warm-up, too).
+    It replaces self-attention and feed-forward of an encoder layer, and cross-attention and feed-forward of a
+    decoder layer, whose self-attention is plain. FFN_i has width d_ff / heads, rounded down. After each optimiser
+    step κ and α are projected: relu, then division by their sum. For the last `freeze` steps, at most a fifth of
+    all, they are frozen. Their learning rate is √layers times that of the rest (the paper also gives them a
+    shorter warm-up).
     Parameters: about none.
     """
     check_freeze("weighted", freeze)

@@ -36,7 +36,7 @@ def added(sizes: Sizes, freeze: int = 20_000) -> int:
 def weighted_study(spec: Spec, *, freeze: int = 20_000) -> Spec:
     """`weighted` as the comparison of 2021 ran it: branches share one network, decoder self-attention has it, too.
 
-        y = Σ_i α_i FFN(κ_i head_i W_O⁽ⁱ⁾)        one FFN of width d_ff in each place
+        y = Σ_i α_i FFN(κ_i head_i W_O⁽ⁱ⁾)        one FFN of width d_ff in each attention
 
     κ and α learn as fast as the rest. Parameters: one feed-forward network more in each decoder layer.
     """

@@ -1,4 +1,4 @@
-"""However the model is run, it says the same: with a cache or without, alone or in company, fused or step by step.
+"""Equalities of decoding: cached = uncached, alone = in a batch (also in int8), fused = explicit attention.
 
 Letters: B rows, N tokens of all rows that are not padding, V words, D model width, w hypotheses of a sentence.
 """
@@ -28,18 +28,18 @@ from sixfold.transformer import Attention, CrossAttention
 from sixfold.verify.equality import Measured, equality
 from sixfold.verify.subject import NotApplicable, SampleText, VerifiedRun
 
-# Logits are tens, which float32 knows to a few millionths; after many layers, and as a difference of two, it is 1e-5.
+# Logits are of the order of 10, so float32 errs by about 1e-6; after many layers, a difference of two errs by 1e-5.
 ROUNDING = 1e-4
-ROUNDING_TO_8_BITS = 1e-5  # between two roundings to 8 bits, all is computed in double precision, or row by row
+ROUNDING_TO_8_BITS = 1e-5  # between two roundings to int8, values are computed in float64, or row by row
 _BEAMS = (1, 4)
-_WITHOUT_CACHE = 8  # sentences that are decoded without a cache: it takes long
+_WITHOUT_CACHE = 8  # sentences decoded without a cache, which is slow
 
 
 @equality(
     "cache",
     "cached = uncached",
     left="decoded with the cache",
-    right="decoded without: all is read anew for each word",
+    right="decoded without: every step reads the complete text",
     tolerance=ROUNDING,
 )
 def cache(subject: VerifiedRun) -> Measured:
@@ -76,15 +76,15 @@ def batch(subject: VerifiedRun) -> Measured:
     tolerance=ROUNDING_TO_8_BITS,
 )
 def int8(subject: VerifiedRun) -> Measured:
-    """The same with linear maps in 8 bits, where the last bit of an activation decides to what it is rounded."""
+    """`batch` with linear maps in int8, where the last bit of an activation can decide how it is rounded."""
     if next(subject.model.parameters()).device.type != "cpu":
-        raise NotApplicable("int8 is for a CPU")
+        raise NotApplicable("int8 works on a CPU only")
     model = quantised(subject.model)
     return _states_in_a_batch(subject, model) if not model.writes_text else in_company(subject, model)
 
 
 def in_company(subject: VerifiedRun, model: Model) -> Measured:
-    """What a model writes for each sample alone, beside what it writes in two kinds of company."""
+    """Compare each sample decoded alone with all in one batch, and with all in reverse order in small batches."""
     texts = [sample.text for sample in subject.samples]
     longest = max(len(sample.source or sample.target) for sample in subject.samples) + 1
     found = []
@@ -99,7 +99,7 @@ def in_company(subject: VerifiedRun, model: Model) -> Measured:
 
 
 def _states_in_a_batch(subject: VerifiedRun, model: Model) -> Measured:
-    """The same of a model that writes nothing: what it says of each token."""
+    """`in_company` for a model that writes no text: its log-probabilities, or its states, of each token."""
     together = said(model, subject.samples)
     alone = torch.cat([said(model, [sample]) for sample in subject.samples])
     return Measured(_apart(alone, together), right="all in one batch")
@@ -113,9 +113,9 @@ def _states_in_a_batch(subject: VerifiedRun, model: Model) -> Measured:
     tolerance=ROUNDING,
 )
 def attention(subject: VerifiedRun) -> Measured:
-    """The log-probability of every word after each token; while a tap is open, attention goes step by step."""
+    """Compare the log-probabilities of all words after each token; an open tap makes attention explicit."""
     if not any(_can_be_fused(part) for part in subject.model.modules()):
-        raise NotApplicable("no part of this model takes the fused kernel")
+        raise NotApplicable("no part of this model uses the fused kernel")
     tap = Tap()
     explicit = said(subject.model, subject.samples, tap)
     if not len(tap):
@@ -124,13 +124,13 @@ def attention(subject: VerifiedRun) -> Measured:
 
 
 def _can_be_fused(part: Any) -> bool:
-    """Attention whose position needs no weights."""
+    """Whether it is an attention whose position does not need the weights."""
     return isinstance(part, Attention | CrossAttention) and not part.position.fills("values")
 
 
 @torch.inference_mode()
 def said(model: Any, samples: Sequence[SampleText], tap: Tap | None = None) -> Tensor:
-    """What a model that reads the samples says after each token: log-probabilities (N, V), or states (N, D)."""
+    """The model's output after each token of the samples: log-probabilities (N, V), or states (N, D)."""
     device = next(model.parameters()).device
     targets = [sample.target for sample in samples]
     with evaluating(model):
@@ -146,7 +146,7 @@ def said(model: Any, samples: Sequence[SampleText], tap: Tap | None = None) -> T
 
 
 def _apart(left: Tensor, right: Tensor) -> float:
-    """The largest difference, of large numbers relative to them; what is impossible on both sides is the same."""
+    """The largest difference, relative for numbers above 1. Equal infinities have difference 0."""
     return float((torch.where(left == right, 0.0, left - right).abs() / left.abs().clamp(min=1)).max())
 
 
@@ -159,15 +159,15 @@ def _need_text(subject: VerifiedRun) -> None:
 
 
 def _task(subject: VerifiedRun, model: Any, beam: int, **changes: Any) -> DecodingSession:
-    """How a model decodes: as the run does it, but for what is set here."""
+    """A decoding session with the run's settings, except for those set here."""
     plain = {
         "beam_size": beam,
         "beam_groups": 1,
         "n_best": 1,
         "sample": False,
-        "coverage_penalty": 0.0,  # it asks for attention, which decoding without a cache does not give
+        "coverage_penalty": 0.0,  # it needs attention weights, which UncachedStep does not return
         "min_length": 0,
-        "precision": "float32",  # who wants another brings a model of it
+        "precision": "float32",  # for another precision the caller passes a converted model
         "max_length": min(subject.length, subject.config.decoding.max_length),
     }
     decoding: Decoding = change_decoding(subject.config.decoding, {**plain, **changes})
@@ -182,22 +182,22 @@ def _decode(subject: VerifiedRun, task: Any, texts: Sequence[str]) -> list[Trans
 
 
 def compare(left: Sequence[Translation], right: Sequence[Translation]) -> Measured:
-    """The largest difference of two lists of outputs, and how many of them are other texts."""
+    """The largest difference between two lists of outputs, and how many texts differ."""
     different = sum(a.tokens != b.tokens for a, b in zip(left, right, strict=True))
     note = f"{different} of {len(left)} texts differ" if different else ""
     return Measured(furthest(_gap(a, b) for a, b in zip(left, right, strict=True)), note)
 
 
 def furthest(gaps: Iterable[float]) -> float:
-    """The largest; what is no number is infinitely far from any."""
+    """The largest gap; NaN counts as infinite."""
     return max((math.inf if math.isnan(gap) else gap for gap in gaps), default=0.0)
 
 
 def _gap(left: Translation, right: Translation) -> float:
-    """How far the log-probabilities of two outputs are apart, token by token.
+    """The largest difference between the log-probabilities of two outputs, token by token.
 
-    Other texts are only forgiven if they are a tie, where the last bit decides: the two words at which they part are
-    equally likely, or the texts as a whole are.
+    Different texts count as equal only in a tie, which the last bit decides: the first two words that differ, or the
+    complete texts, are equally likely. Otherwise the gap is infinite.
     """
     same = next((i for i, (a, b) in enumerate(zip(_ended(left), _ended(right), strict=False)) if a != b), None)
     pairs = list(zip(left.log_probs, right.log_probs, strict=False))
@@ -221,10 +221,10 @@ def _worst(found: Sequence[Measured]) -> Measured:
 
 @dataclass
 class UncachedState:
-    """All that decoding without a cache remembers: the texts."""
+    """The state of decoding without a cache: the texts only."""
 
     sources: list[Sequence[int]]  # of each sentence
-    rows: list[list[int]]  # what each of its w hypotheses has said
+    rows: list[list[int]]  # the tokens of each of its w hypotheses
     width: int = 1  # w
 
     light: ClassVar[bool] = False
@@ -235,12 +235,12 @@ class UncachedState:
         return UncachedState(sources, [list(self.rows[row]) for line in lines for row in line], len(lines[0]))
 
     def join(self, other: UncachedState, free: Sequence[int] = ()) -> UncachedState:
-        """The other's sentences take these places, and further ones after all."""
-        places = [*free, *range(len(self.sources), len(self.sources) + len(other.sources) - len(free))]
-        for number, place in enumerate(places):
+        """Put the sentences of `other` at the indices `free`, and the rest after the last sentence."""
+        indices = [*free, *range(len(self.sources), len(self.sources) + len(other.sources) - len(free))]
+        for number, index in enumerate(indices):
             theirs = other.rows[number * self.width : (number + 1) * self.width]
-            self.sources[place : place + 1] = [other.sources[number]]
-            self.rows[place * self.width : (place + 1) * self.width] = theirs
+            self.sources[index : index + 1] = [other.sources[number]]
+            self.rows[index * self.width : (index + 1) * self.width] = theirs
         return self
 
     def release(self) -> None:
@@ -248,7 +248,7 @@ class UncachedState:
 
 
 class UncachedStep:
-    """A step that has no cache: each time it reads the source and all that was written from the beginning."""
+    """A step without a cache: it reads the source and the complete output so far each time."""
 
     def __init__(self, model: Any):
         self.model, self.device = model, next(model.parameters()).device

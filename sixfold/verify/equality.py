@@ -1,4 +1,4 @@
-"""What an equality is, and what is found when it is looked at."""
+"""An equality, its measurement, and its line in the report."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Measured:
     """How far the two sides were apart."""
 
     difference: float
-    note: str = ""  # what a person should know
-    left: str | None = None  # in place of the equality's own words, where there is more to say
+    note: str = ""
+    left: str | None = None  # replaces the equality's `left` in the report
     right: str | None = None
-    tolerance: float | None = None  # in place of the equality's own, where it depends on the run
+    tolerance: float | None = None  # replaces the equality's, where it depends on the run
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Equality:
-    """Two things that are to be the same, and how that is found out."""
+    """Two things that must be equal, and the function that measures their difference."""
 
     key: str
     name: str
@@ -56,7 +56,7 @@ class Equality:
     measure: Callable[[VerifiedRun], Measured]
 
     def look(self, subject: VerifiedRun) -> Finding:
-        """Whatever goes wrong is a finding: that a check breaks off is no reason to keep silent about the others."""
+        """Measure. An exception becomes a finding, so that the other equalities are still measured."""
         began = time.perf_counter()
         try:
             found, excuse = self.measure(subject), None
@@ -67,7 +67,7 @@ class Equality:
         except Exception as error:
             found, excuse = Measured(math.inf, f"{type(error).__name__}: {error}"), None
         tolerance = self.tolerance if found.tolerance is None else found.tolerance
-        result: Any = excuse or (PASS if found.difference <= tolerance else FAIL)  # what is no number fails, too
+        result: Any = excuse or (PASS if found.difference <= tolerance else FAIL)  # NaN fails, too
         return Finding(
             key=self.key,
             equality=self.name,
@@ -84,5 +84,5 @@ class Equality:
 def equality(
     key: str, name: str, *, left: str, right: str, tolerance: float
 ) -> Callable[[Callable[[VerifiedRun], Measured]], Equality]:
-    """Make an equality of a function that measures how far its sides are apart."""
+    """Turn a function that measures the difference of two sides into an equality."""
     return lambda measure: Equality(key, name, left, right, tolerance, measure)

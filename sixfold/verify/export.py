@@ -1,4 +1,4 @@
-"""Another engine with the same weights writes the same."""
+"""The equality exported = original: CTranslate2 with the model's weights writes the same texts."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from sixfold.verify.subject import NotApplicable, VerifiedRun
 @equality(
     "export",
     "exported = original",
-    left="what the model writes, greedily",
-    right="what CTranslate2 writes with its weights",
+    left="the model's outputs, greedily",
+    right="CTranslate2's outputs with its weights",
     tolerance=CLOSE,
 )
 def exported(subject: VerifiedRun) -> Measured:
-    """The same texts, and log-probabilities; where texts differ, how much likelier the model finds its own word."""
+    """Compare texts and log-probabilities; where texts differ, the model's preference for its own word."""
     texts = [sample.text for sample in subject.samples]
     if reason := refusal(OpenedRun(subject.model, subject.tokenizers, subject.config, subject.task), "ctranslate2"):
         raise NotApplicable(reason)
     if find_spec("ctranslate2") is None:
         raise NotApplicable("ctranslate2 is not installed (pip install 'sixfold[export]')")
-    place = subject.scratch / "exported"
-    found = export(subject.directory, "ctranslate2", place, lines=len(texts), texts=texts).agreement
+    path = subject.scratch / "exported"
+    found = export(subject.directory, "ctranslate2", path, lines=len(texts), texts=texts).agreement
     assert found is not None, "there are texts to compare"
     different = found.texts - found.same
     notes = [f"{different} of {found.texts} texts differ, in ties"] if different else []

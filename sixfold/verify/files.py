@@ -1,4 +1,4 @@
-"""What is on disk is what was put there: weights, checkpoints, tokenizers."""
+"""Equalities of files: weights, checkpoints, tokenizers and prepared text are unchanged on disk."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from sixfold.verify.subject import NotApplicable, VerifiedRun, misfits
 @equality(
     "weights",
     "saved = loaded",
-    left="the weights as they are loaded",
+    left="the weights as loaded",
     right="saved and loaded again",
     tolerance=0.0,
 )
 def weights(subject: VerifiedRun) -> Measured:
-    """Bit for bit; and the same as in the checkpoint of the best step, where that is kept."""
+    """Bit for bit; and equal to the checkpoint of the best step, if that was kept."""
     model = model_files.load(subject.directory)
     loaded = model.state_dict()
     path = subject.scratch / "saved"
@@ -39,13 +39,13 @@ def weights(subject: VerifiedRun) -> Measured:
         return Measured(again, "no checkpoint of this step is left to compare with")
     average = make_average(subject.config.training, subject.run, Processes())
     difference = furthest(loaded, average.handed_out(best))
-    note = f"{model_files.WEIGHTS} is not what {best.path.name} says" if difference else ""
+    note = f"{model_files.WEIGHTS} differs from {best.path.name}" if difference else ""
     right = f"saved and loaded again, and those of {best.path.name}"
     return Measured(max(again, difference), note, right=right)
 
 
 def _best_checkpoint(subject: VerifiedRun) -> checkpoint.Checkpoint | None:
-    """The checkpoint that the run's model was made of, if it is there and whole."""
+    """The checkpoint that the run's model was made from, if it exists and is undamaged."""
     try:
         last = subject.checkpoint
         progress = last.state["progress"]
@@ -63,7 +63,7 @@ def _best_checkpoint(subject: VerifiedRun) -> checkpoint.Checkpoint | None:
     tolerance=0.0,
 )
 def checkpoints(subject: VerifiedRun) -> Measured:
-    """All of them; the first that is damaged is named."""
+    """Check all of them; the first damaged one is named."""
     checkpoints = checkpoint.checkpoints_in(subject.run.training)
     if not checkpoints:
         raise NotApplicable("no checkpoints are kept")
@@ -93,7 +93,7 @@ def tokenizers(subject: VerifiedRun) -> Measured:
         if fingerprints != mine:
             return Measured(math.inf, f"another tokenizer than in {where}")
     if not records:
-        return Measured(0.0, "nothing says which these were: their sizes fit", right="saved and loaded again")
+        return Measured(0.0, "no record to compare with: their sizes fit", right="saved and loaded again")
     return Measured(0.0)
 
 
@@ -101,7 +101,7 @@ def tokenizers(subject: VerifiedRun) -> Measured:
     "text",
     "prepared text as written",
     left="the files of the prepared text",
-    right="what was noted of them when they were written",
+    right="the record made when they were written",
     tolerance=0.0,
 )
 def text(subject: VerifiedRun) -> Measured:
@@ -119,7 +119,7 @@ def _fingerprints(found: Tokenizers) -> list[str]:
 
 
 def _recorded(subject: VerifiedRun) -> Iterator[tuple[Path, list[str]]]:
-    """Where a run says which tokenizers it had, and what it says."""
+    """Paths at which a run recorded its tokenizers, and the fingerprints there."""
     for state in checkpoint.states(subject.run.training):
         if "data" in state:
             yield subject.run.training / f"step-{state['step']}", state["data"]["tokenizers"]
@@ -128,11 +128,11 @@ def _recorded(subject: VerifiedRun) -> Iterator[tuple[Path, list[str]]]:
         try:
             yield path, read_json(path)["tokenizers"]
         except (ValueError, KeyError, TypeError):
-            return  # those who need the text will say so
+            return  # the equality "text" reports the damage
 
 
 def furthest(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> float:
-    """The largest difference of any two numbers; ∞ if there are not the same numbers on both sides, or one is none."""
+    """The largest difference of two numbers; ∞ if names, shapes or dtypes differ, or a number is not finite."""
     if left.keys() != right.keys() or any(left[name].shape != right[name].shape for name in left):
         return math.inf
     apart = [_apart(left[name], right[name]) for name in left if left[name].numel()]

@@ -1,7 +1,7 @@
-"""The gradient of one step of a run, however its batch is dealt: at once, bit by bit, or by two processes.
+"""The gradient of one training step of a run, from one batch, from micro-batches, or from two processes.
 
-Everything is in float64, so that a sum in another order differs by nothing to speak of, and in evaluation mode, where
-nothing is left to chance: no dropout, and experts have room for all.
+It is computed in float64, so that the order of sums hardly matters, and in evaluation mode, where nothing is random: no
+dropout, and experts have unlimited capacity.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from sixfold.training.processes import Processes, together
 from sixfold.training.trainer import Trainer
 
 PIECES = 4
-LOSS = "the loss"  # beside the gradients, under a name that no parameter has
-_TOKENS = 1024  # of the step
-_ROWS = 512  # of the text, which the step is taken from
+LOSS = "the loss"  # its key beside the gradients; no parameter has this name
+_TOKENS = 1024  # most tokens of the step
+_ROWS = 512  # rows of the text from which the step is taken
 FOUND = "gradients.safetensors"
 
 
 def gradients(
     run: Run, scratch: Path, processes: Processes | None = None, *, pieces: int = 1, merge: bool = False
 ) -> dict[str, Tensor]:
-    """Of one step of a run's own model on its own text, and the loss; with `merge`, as one batch indeed."""
+    """The gradients and the loss of one step of a run's model on its text; `merge` joins the step into one batch."""
     with _exactly():
         trainer = _trainer(run, scratch, processes or Processes(), pieces)
         batches = [trainer.ready(batch) for batch in trainer.batches.next(trainer.mine)]
@@ -56,7 +56,7 @@ def gradients(
 
 @contextmanager
 def _exactly() -> Iterator[None]:
-    """Models are made in float64."""
+    """Build models in float64."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -67,7 +67,7 @@ def _exactly() -> Iterator[None]:
 
 
 def _trainer(run: Run, scratch: Path, processes: Processes, pieces: int) -> Trainer:
-    """A trainer of the run's own model, that looks at the first rows of its text and writes nowhere."""
+    """A trainer of the run's model that reads the first rows of its text and writes nothing."""
     prepared = open_prepared(run.data, Tokenizers.load(run.directory))
     config = _config(run, pieces)
     model = build_model(config, prepared, processes)
@@ -85,9 +85,9 @@ def _config(run: Run, pieces: int) -> Config:
         "batch_tokens": min(config.training.batch_tokens, _TOKENS),
         "accumulate": pieces,
         "steps": config.training.steps or 1,
-        "optimizer": "sgd",  # which is never asked, and works for every way to deal weights out
+        "optimizer": "sgd",  # never stepped; it works with every way of sharding weights
         "average": None,
-        "precision": "float32",  # that is, not less than what the weights have
+        "precision": "float32",  # no autocast: the precision of the weights
         "compile": False,
         "device": "cpu",
     }
@@ -95,12 +95,12 @@ def _config(run: Run, pieces: int) -> Config:
 
 
 def _without_auxiliary(model: Any, arguments: Any, terms: dict[str, Term]) -> dict[str, Term]:
-    """Such losses are means over whoever shares the batch."""
+    """Drop auxiliary losses, which are means over the batch."""
     return {name: Term(term.sum * 0, term.shown) if name == "auxiliary" else term for name, term in terms.items()}
 
 
 def _few(prepared: Prepared) -> Prepared:
-    """The first rows: to plan an epoch of all of them may take long."""
+    """The first rows only: planning an epoch of all rows may take long."""
     rows = min(_ROWS, len(prepared.train))
 
     def cut(side: Ragged) -> Ragged:
@@ -113,7 +113,7 @@ def _few(prepared: Prepared) -> Prepared:
 
 
 def merged(batches: Sequence[Batch]) -> Batch:
-    """All rows in one batch, filled up with PAD."""
+    """All rows in one batch, padded with PAD."""
 
     def join(tensors: Sequence[Tensor]) -> Tensor:
         if tensors[0].dim() == 1:
@@ -126,7 +126,7 @@ def merged(batches: Sequence[Batch]) -> Batch:
 
 
 def main(run: str, scratch: str, *imports: str) -> None:
-    """One of two processes, started as torchrun would: the first writes down what they found together."""
+    """One of two processes, started as torchrun would; the first one writes their gradients to a file."""
     for file in imports:
         import_file(Path(file))
     with together("cpu") as processes:

@@ -1,4 +1,4 @@
-"""All equalities, one after the other."""
+"""All equalities of `sixfold verify`, measured one after the other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EQUALITIES: tuple[Equality, ...] = tuple(sorted(_MEASURED, key=lambda each: KEYS
 
 
 def choose(keys: Sequence[str] = ()) -> list[Equality]:
-    """Those with these keys, or all."""
+    """The equalities with these keys; without keys, all."""
     known = {each.key: each for each in EQUALITIES}
     for key in keys:
         if key not in known:
@@ -35,7 +35,7 @@ def choose(keys: Sequence[str] = ()) -> list[Equality]:
 def verify(
     run: str | Path, *, only: Sequence[str] = (), device: str = "auto", imports: Sequence[str | Path] = ()
 ) -> Generator[Finding]:
-    """What is found of a run, equality by equality. Nothing in its directory is written."""
+    """One finding per equality. Nothing is written to the run's directory."""
     chosen = choose(only)
     for file in imports:
         import_file(Path(file))

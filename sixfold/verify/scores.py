@@ -1,4 +1,4 @@
-"""What the log says of the model is what is found when it is scored again."""
+"""Equalities of scores: the loss and the score in the log are those of the model now."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sixfold.training.validation import Validation, choose_metric
 from sixfold.verify.equality import Measured, equality
 from sixfold.verify.subject import NotApplicable, VerifiedRun
 
-LOSS = 1e-5  # of a loss per token
+LOSS = 1e-5  # tolerance of the loss per token
 
 
 @equality(
@@ -33,16 +33,16 @@ def loss(subject: VerifiedRun) -> Measured:
     "score",
     "logged score = `score` now",
     left="the validation score in the log",
-    right="what `sixfold score RUN --part valid` finds",
+    right="the score by `sixfold score RUN --part valid`",
     tolerance=0.0,
 )
 def score(subject: VerifiedRun) -> Measured:
-    """Where the log was written elsewhere, a tie may fall the other way: the share of one text is allowed."""
+    """On another machine than the log's, a tie may be decided differently: the share of one text is tolerated."""
     best, name = _best(subject), choose_metric(subject.config, subject.task)
     task, tokenizers = subject.task, subject.tokenizers
     if name not in METRICS or task.answers is None or task.user is None:
         raise NotApplicable(f"it was validated by its {name}")
-    labels = subject.prepared.labels  # whose references are those of the validation
+    labels = subject.prepared.labels
     found = own_references(subject.run, subject.config, task, tokenizers, "valid")
     user = task.user(subject.model, tokenizers, subject.config.decoding, labels=labels, data=subject.config.data)
     texts = task.answers(user, [each.source for each in found], lambda: False)
@@ -55,10 +55,10 @@ def score(subject: VerifiedRun) -> Measured:
 
 
 def _best(subject: VerifiedRun) -> dict[str, Any]:
-    """What the log says of the run's own model."""
+    """The log's record of the validation that chose the run's model."""
     records = [record for record in subject.run.records() if record["kind"] == "valid" and record.get("best")]
     if not records:
-        raise NotApplicable("the log knows of no validation")
+        raise NotApplicable("the log has no validation")
     return records[-1]
 
 
@@ -67,7 +67,7 @@ def _at(record: dict[str, Any]) -> str:
 
 
 def _loss(subject: VerifiedRun) -> float:
-    """Of a language model by way of `score`, where its files are there; of others as in training."""
+    """The validation loss: of a language model as `score` computes it if its files exist, else as in training."""
     config, tokenizers = subject.config, subject.tokenizers
     if not subject.task.metrics:
         with suppress(ValueError, OSError):

@@ -1,4 +1,4 @@
-"""What is verified: a run as it lies on disk. It is only read; whatever is written goes to a folder of our own."""
+"""The run to be verified. It is only read; files are written to a scratch directory."""
 
 from __future__ import annotations
 
@@ -24,31 +24,34 @@ from sixfold.text.sources import Split
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.training import checkpoint
 
-_LARGE = 20_000_000  # parameters from which on fewer and shorter samples must do, so that it stays a matter of minutes
-_POOL = 2000  # texts of which the samples are drawn
+_LARGE = 20_000_000  # parameters above which samples are fewer and shorter, so that verifying takes minutes
+_POOL = 2000  # texts from which the samples are drawn
 
 
-class NotApplicable(Exception):  # noqa: N818  (it is no error that something does not apply)
+class NotApplicable(Exception):  # noqa: N818  (not an error)
     """Why an equality does not apply to a run."""
 
 
 class SampleText(NamedTuple):
-    """A text of the run's own, cut to a length that is soon computed."""
+    """A text of the run, truncated to save time."""
 
-    source: list[int]  # without EOS; what a model with one stack does not have is empty
+    source: list[int]  # without EOS; empty if the model has one stack
     target: list[int]
-    text: str  # what it would be asked with: the source, or the first half of the target
+    text: str  # the input to decode: the source, or the first half of the target
 
 
 class VerifiedRun:
-    """A run, opened bit by bit. What can't be opened excuses those who need it; who is to blame says so itself."""
+    """A run whose files are opened when first needed.
+
+    If a file can't be opened, equalities that need it do not apply; the equality of that file fails.
+    """
 
     def __init__(self, directory: str | Path, scratch: Path, device: str = "auto", imports: Sequence[str | Path] = ()):
         self.run, self.scratch, self.imports = Run(directory), scratch, tuple(map(str, imports))
         _need(self.run)
         self.device = choose_device(device)
         self.config: Config = self.run.read_config() if self.run.exists() else Config()
-        self.one_batch: dict[str, Tensor] | None = None  # the gradient of one step, when somebody has computed it
+        self.one_batch: dict[str, Tensor] | None = None  # the gradient of one step, once computed
 
     @property
     def directory(self) -> Path:
@@ -63,12 +66,12 @@ class VerifiedRun:
 
     @cached_property
     def task(self) -> Task:
-        """What the model was trained for."""
+        """The task that the model was trained for."""
         return task_of(self.config) if self.run.exists() else usual_task(self.model.kind)
 
     @cached_property
     def tokenizers(self) -> Tokenizers:
-        """Those that fit the model."""
+        """The run's tokenizers, if their sizes fit the model."""
         try:
             found = Tokenizers.load(self.directory)
         except ValueError:
@@ -87,24 +90,24 @@ class VerifiedRun:
 
     @cached_property
     def checkpoint(self) -> checkpoint.Checkpoint:
-        """The last that is whole."""
+        """The last undamaged one."""
         if not self.run.exists():
-            raise NotApplicable("this is a model, and not a run that can go on")
+            raise NotApplicable("this is a model, not a run that can be resumed")
         for found in checkpoint.latest(self.run.training):
             if isinstance(found, checkpoint.Checkpoint):
                 return found
-        raise NotApplicable(f"there is no checkpoint to go on from in {self.run.training}")
+        raise NotApplicable(f"there is no checkpoint to resume from in {self.run.training}")
 
     @cached_property
     def samples(self) -> list[SampleText]:
-        """Some texts of the run's own: validation, else test, else training text."""
+        """Some texts of the run: validation, else test, else training text."""
         pairs = list(islice(self._texts(), _POOL))
         number = 8 if self.large else 24
         chosen = pairs[:: max(1, len(pairs) // number)][:number]
         found = [self._sample(source, target) for source, target in chosen]
         found = [sample for sample in found if sample.text.strip() and sample.target]
         if not found:
-            raise NotApplicable("it needs text of the run's own, and neither the prepared text nor the files are there")
+            raise NotApplicable("it needs the run's text, but neither the prepared text nor its files exist")
         return found
 
     @cached_property
@@ -125,7 +128,7 @@ class VerifiedRun:
         return SampleText(read, ids, self.tokenizers.source.decode(read))
 
     def _texts(self) -> Iterator[tuple[str, str]]:
-        """Pairs; a language model has no source."""
+        """Pairs of source and target; the source is empty for a language model."""
         try:
             prepared = self.prepared
         except NotApplicable:
@@ -140,7 +143,7 @@ class VerifiedRun:
             yield source, self.tokenizers.target.decode(examples.target[row])
 
     def _from_files(self, part: Split) -> Iterator[tuple[str, str]]:
-        """The same, from the files that the configuration names, if they are there."""
+        """Pairs from the files that the configuration names, if they exist."""
         data = self.config.data
         try:
             if self.task.answers is not None:
@@ -152,7 +155,7 @@ class VerifiedRun:
             return
 
     def batch_dependent(self) -> str:
-        """The parts that declare to be so, as "Switch in encoder.layers.1.feed_forward, …"; empty if there are none."""
+        """The parts that declare it, as "Switch in encoder.layers.1.feed_forward, …"; empty if there are none."""
         found: dict[str, list[str]] = {}
         for name, part in self.model.named_modules():
             if declared(part).batch_dependent:
@@ -161,7 +164,7 @@ class VerifiedRun:
 
 
 def misfits(tokenizers: Tokenizers, model: Model) -> str:
-    """What is wrong with the sizes of tokenizers; empty if nothing is."""
+    """The error in the sizes of the tokenizers; empty if they fit the model."""
     try:
         check_sizes(model, tokenizers.source, "source", "encoder")
         check_sizes(model, tokenizers.target, "target", "decoder")
@@ -171,7 +174,7 @@ def misfits(tokenizers: Tokenizers, model: Model) -> str:
 
 
 def _need(run: Run) -> None:
-    """Raise a ValueError unless there is something to verify."""
+    """Raise a ValueError unless this is a run or a model that can be verified now."""
     if not run.directory.is_dir():
         raise ValueError(f"there is no directory {run.directory}")
     if not (run.directory / model_files.DESCRIPTION).is_file():
@@ -183,4 +186,4 @@ def _need(run: Run) -> None:
         )
     writer = who_writes(run)
     if writer is not None:
-        raise ValueError(f"{run.directory} is being written by {writer}; wait, or stop it, and verify it then")
+        raise ValueError(f"{run.directory} is being written by {writer}; wait for it or stop it, then verify")

@@ -1,4 +1,4 @@
-"""However a step is dealt out, and wherever a run is interrupted, it learns the same."""
+"""Equalities of training: micro-batches = one batch, one process = two, resumed = uninterrupted."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from sixfold.verify.equality import Measured, equality
 from sixfold.verify.files import furthest
 from sixfold.verify.subject import NotApplicable, VerifiedRun
 
-_RELATIVE = 1e-6  # to the largest number of the gradient
-_STEPS = 2  # before the interruption, and as many after it
-_PATIENCE = 300  # seconds for two processes to start, and to compute one step
+_RELATIVE = 1e-6  # relative to the largest number of the gradient
+_STEPS = 2  # steps before the interruption, and as many after it
+_PATIENCE = 300  # seconds for two processes to start and to compute one step
 
 
 @equality(
@@ -56,7 +56,7 @@ def micro_batches(subject: VerifiedRun) -> Measured:
     tolerance=_RELATIVE,
 )
 def processes(subject: VerifiedRun) -> Measured:
-    """Two processes of this machine, which speak through its loopback alone."""
+    """Two processes on this machine, which communicate over the loopback interface only."""
     _need_training_text(subject)
     one, folder = _of_one_batch(subject), _folder(subject, "processes")
     _run_two(subject, folder)
@@ -72,13 +72,13 @@ def processes(subject: VerifiedRun) -> Measured:
     tolerance=0.0,
 )
 def resume(subject: VerifiedRun) -> Measured:
-    """Bit for bit: weights, optimiser, averages, random numbers, the place in the data, the log."""
+    """Bit for bit: weights, optimiser, averages, random numbers, the position in the data, the log."""
     training = subject.config.training
     saved = subject.checkpoint
     if not training.deterministic:
-        raise NotApplicable("training.deterministic is false: no step is twice the same")
+        raise NotApplicable("training.deterministic is false: steps can't be repeated exactly")
     if training.steps is None:
-        raise NotApplicable("the run's configuration does not say how many steps it takes")
+        raise NotApplicable("the run's configuration has no number of steps")
     _need_training_text(subject)
     with _deterministic():
         alone, broken = (_twin(subject, name) for name in ("alone", "broken"))
@@ -91,32 +91,32 @@ def resume(subject: VerifiedRun) -> Measured:
     return Measured(math.inf, f"{differing} differs") if differing and not found.difference else found
 
 
-# A batch, dealt in several ways ----------------------------------------------------------------------------------
+# A batch, divided in several ways ---------------------------------------------------------------------------------
 
 
 def _need_training_text(subject: VerifiedRun) -> None:
-    """Raise Excused if it is not there."""
+    """Raise NotApplicable if the training text is missing."""
     _ = subject.prepared
 
 
 def _of_one_batch(subject: VerifiedRun) -> dict[str, Tensor]:
-    """The gradient that the others are compared with, computed once."""
+    """The gradient of one batch, the reference; computed once."""
     if subject.one_batch is None:
         subject.one_batch = gradients.gradients(subject.run, _folder(subject, "one-batch"), merge=True)
     return subject.one_batch
 
 
 def _relative(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """The largest difference, as a share of the largest number of the gradient; that of the loss as a share of it."""
+    """The largest difference of the gradient relative to its largest number, or of the loss relative to it."""
     gradient = furthest(one, other) / max(float(t.abs().max()) for name, t in one.items() if name != gradients.LOSS)
     loss = furthest({"": one[gradients.LOSS]}, {"": other[gradients.LOSS]}) / float(one[gradients.LOSS])
     return max(gradient, loss)
 
 
 def _exception(subject: VerifiedRun) -> str:
-    """What was left out, to be said where there is such a thing."""
+    """A note on the computations left out, if there are any."""
     parts = subject.batch_dependent()
-    return f"but for what depends on the batch by design (capacity, balance, jitter): {parts}" if parts else ""
+    return f"except what depends on the batch by design (capacity, balance, jitter): {parts}" if parts else ""
 
 
 def _folder(subject: VerifiedRun, name: str) -> Path:
@@ -148,7 +148,7 @@ def _run_two(subject: VerifiedRun, folder: Path) -> None:
         if process.returncode and said.strip():
             raise ValueError(f"two processes could not work together: {said.strip().splitlines()[-1]}")
     if any(process.returncode for process in started):
-        raise ValueError("two processes could not work together, and do not say why")
+        raise ValueError("two processes could not work together; they gave no reason")
 
 
 def _environment(rank: int, port: int) -> dict[str, str]:
@@ -157,7 +157,7 @@ def _environment(rank: int, port: int) -> dict[str, str]:
     return {
         **os.environ,
         **{name: str(value) for name, value in own.items()},
-        **({} if loopback is None else {"GLOO_SOCKET_IFNAME": loopback}),  # the machine's name may lead nowhere
+        **({} if loopback is None else {"GLOO_SOCKET_IFNAME": loopback}),  # the host name may not resolve
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
@@ -184,7 +184,7 @@ def _deterministic() -> Iterator[None]:
 
 
 def _twin(subject: VerifiedRun, name: str) -> Run:
-    """A run that begins where this one is. Its checkpoints are links to this one's files, which nobody writes to."""
+    """A run with this one's checkpoints, as links to its files, which are never written to."""
     twin = Run(_folder(subject, name))
     for directory in checkpoint.checkpoints_in(subject.run.training):
         for file in directory.rglob("*"):
@@ -196,7 +196,7 @@ def _twin(subject: VerifiedRun, name: str) -> Run:
 
 
 def _train(subject: VerifiedRun, twin: Run, steps: int) -> None:
-    """Resume the twin from its last checkpoint, go on for so many steps, and save."""
+    """Resume the twin from its last checkpoint, train for this many steps, and save."""
     saved = next(found for found in checkpoint.latest(twin.training) if isinstance(found, checkpoint.Checkpoint))
     processes = Processes(device=subject.device)
     trainer = make_trainer(twin, _config(subject), subject.prepared, processes, log=Log(twin))
@@ -211,7 +211,7 @@ def _train(subject: VerifiedRun, twin: Run, steps: int) -> None:
 
 
 def _config(subject: VerifiedRun) -> Config:
-    """The run's own, with room for some steps more, each of which is logged."""
+    """The run's configuration with a limit that allows the extra steps, each of which is logged."""
     training = subject.config.training
     assert training.steps is not None
     steps = max(training.steps, subject.checkpoint.step + 2 * _STEPS)
@@ -220,7 +220,7 @@ def _config(subject: VerifiedRun) -> Config:
 
 
 def _differing_state(left: checkpoint.Checkpoint, right: checkpoint.Checkpoint) -> str:
-    """What a checkpoint remembers beside tensors, if that is not the same; the log has other times, so other sizes."""
+    """The first differing entry of two checkpoints' states; the log's is left out: its times, and so sizes, differ."""
     for key in ("progress", "data", "batches", "guard", "healthy", "grid"):
         if json.dumps(left.state.get(key)) != json.dumps(right.state.get(key)):
             return f"{key!r} of state.json"

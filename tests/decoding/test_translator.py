@@ -244,7 +244,7 @@ def test_what_is_demanded_of_all_is_refused_before_a_line_is_read():
     translator.check_terms(["A B", "C"])
     with pytest.raises(ValueError, match=r"^the terms 'A B C D E F' need 6 tokens, but at most 5"):
         translator.check_terms(["A B C D E F"])
-    with pytest.raises(ValueError, match=r"^the term 'A' can't be said"):
+    with pytest.raises(ValueError, match=r"^the term 'A' can't be written"):
         translator.check_terms(["A"], forbidden_words=["A"])
 
 

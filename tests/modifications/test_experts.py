@@ -5,7 +5,7 @@ import torch
 
 import sixfold
 from sixfold import Batch, Spec
-from sixfold.modifications._shared.experts import Experts, Plan, balance_loss, in_time, with_room
+from sixfold.modifications._shared.experts import Experts, Plan, balance_loss, first_in_line, within_capacity
 from tests.support.small import assert_close, pad, random_ids, random_rows, seeded, small_model, small_sizes
 
 BOTH = ("mixture_of_experts", "switch")
@@ -28,15 +28,15 @@ def test_each_row_is_computed_by_its_own_expert():
 
 def test_room_for_one_keeps_the_first_token_of_each_expert():
     chosen = torch.tensor([[0], [1], [0], [1], [2], [0]])
-    kept = in_time(chosen, torch.zeros(6, dtype=torch.long), 3, room=1)
+    kept = first_in_line(chosen, torch.zeros(6, dtype=torch.long), 3, capacity=1)
     assert kept[:, 0].tolist() == [True, True, False, False, True, False]
 
 
 def test_first_choices_come_before_second_ones_and_groups_do_not_mind_each_other():
     chosen = torch.tensor([[0, 1], [1, 0], [1, 0], [2, 1]])
-    kept = in_time(chosen, torch.zeros(4, dtype=torch.long), 3, room=2)
+    kept = first_in_line(chosen, torch.zeros(4, dtype=torch.long), 3, capacity=2)
     assert kept.tolist() == [[True, False], [True, True], [True, False], [True, False]]
-    kept = in_time(chosen, torch.tensor([0, 0, 1, 1]), 3, room=1)
+    kept = first_in_line(chosen, torch.tensor([0, 0, 1, 1]), 3, capacity=1)
     assert kept.tolist() == [[True, False], [True, False], [True, True], [True, False]]
 
 
@@ -45,19 +45,19 @@ def test_first_choices_come_before_second_ones_and_groups_do_not_mind_each_other
 )
 def test_an_expert_takes_its_capacity_of_each_group(tokens, group, capacity, kept):
     """⌊40·1/4⌋ = 10; ⌊20·1.2/4⌋ = 6 of each of two groups; never less than 4."""
-    chosen = with_room(torch.zeros(tokens, 1, dtype=torch.long), plan(capacity=capacity, group=group))
+    chosen = within_capacity(torch.zeros(tokens, 1, dtype=torch.long), plan(capacity=capacity, group=group))
     assert (chosen == 0).sum() == kept
 
 
 def test_a_study_group_has_38_places_in_a_switch():
-    chosen = with_room(torch.zeros(1024, 1, dtype=torch.long), plan(experts=32, capacity=1.2))
+    chosen = within_capacity(torch.zeros(1024, 1, dtype=torch.long), plan(experts=32, capacity=1.2))
     assert (chosen == 0).sum() == 38
     assert (chosen[:38] == 0).all()
 
 
 def test_padding_takes_no_room():
     chosen = torch.tensor([[4], [0], [4], [0], [4], [0], [0], [0]])
-    assert with_room(chosen, plan(capacity=1)).flatten().tolist() == [4, 0, 4, 0, 4, 0, 0, 4]
+    assert within_capacity(chosen, plan(capacity=1)).flatten().tolist() == [4, 0, 4, 0, 4, 0, 0, 4]
 
 
 def test_the_balance_loss_is_1_if_all_is_even_and_e_if_one_expert_has_all():
@@ -140,9 +140,9 @@ def test_what_a_limit_leaks_in_training(name, calm):
 def test_a_later_first_choice_takes_the_room_of_an_earlier_second_choice():
     """Room for 4: the first token's second choice is the fifth visit to expert 0 once the last token goes there."""
     chosen = torch.tensor([[1, 0], [0, 2], [0, 2], [0, 2], [3, 2]])
-    assert with_room(chosen, plan())[0].tolist() == [1, 0]
+    assert within_capacity(chosen, plan())[0].tolist() == [1, 0]
     chosen[-1] = torch.tensor([0, 2])
-    assert with_room(chosen, plan())[0].tolist() == [1, 4]  # 4 is nowhere
+    assert within_capacity(chosen, plan())[0].tolist() == [1, 4]  # 4 is nowhere
 
 
 @pytest.mark.parametrize("name", BOTH)

@@ -37,7 +37,7 @@ def test_a_bit_of_a_weight(run):
     found = results(run, QUICK)
     assert {key for key, each in found.items() if each.result == "fail"} == {"weights"}
     assert 0 < found["weights"].difference < 1e-6
-    assert "is not what step-" in found["weights"].note
+    assert "differs from step-" in found["weights"].note
 
 
 def test_weights_that_cannot_be_read(run):
@@ -150,7 +150,7 @@ def test_processes_that_do_not_meet(run, monkeypatch):
 def test_processes_that_cannot_start(run, monkeypatch):
     monkeypatch.setattr(sys, "executable", "false")
     found = results(run, ["processes"])["processes"]
-    assert (found.result, found.note) == ("fail", "two processes could not work together, and do not say why")
+    assert (found.result, found.note) == ("fail", "two processes could not work together; they gave no reason")
 
 
 def test_an_export_that_is_wrong(run, monkeypatch):

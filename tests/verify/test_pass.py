@@ -61,7 +61,7 @@ def test_the_table_and_the_exit_code(sixfold, run):
     assert lines[-1] == "2 pass"
     (run / "log.jsonl").write_text("")
     code, out, _ = sixfold("verify", run, "--only", "loss", "--device", "cpu")
-    assert (code, "does not apply, because the log knows of no validation" in out) == (0, True)
+    assert (code, "does not apply, because the log has no validation" in out) == (0, True)
     (run / "model.safetensors").write_bytes(b"")
     code, out, _ = sixfold("verify", run, "--only", "weights", "--device", "cpu")
     assert (code, "model.safetensorsisdamaged" in "".join(out.split())) == (1, True)  # the line may be broken anywhere

@@ -1,21 +1,21 @@
-"""Products of rows with weights that lie in memory as they are read: with one thread, faster than torch's own.
+"""Matrix products (gemm) with prepacked weights: with one thread, faster than torch's own.
 
     y = X Wᵀ + b                      in float32
-    y = a s · (X W'ᵀ) + b             in int8: see sixfold/int8.py
+    y = a s · (X W'ᵀ) + b             in int8: see int8.py
 
     panel        all inputs of 64 outputs, in the order in which they are read: input 0 of outputs 0, 1, … 63; input 1 …
-    tile         up to 6 rows × a panel: 24 registers of sums, written to memory when all inputs are read
+    tile         up to 6 rows × a panel: 24 registers of accumulators, written to memory after the last input
 
-(Without AVX-512 there are fewer registers, and a panel has 16 outputs.) So no product rearranges its weights; they are
-read from memory once, and while one block of them is multiplied with all rows, the next is prefetched.
+(Without AVX-512 there are fewer registers, and a panel has 16 outputs.) Weights are packed once, not in every product.
+Each product reads them from memory once; while one block is multiplied with all rows, the next is prefetched.
 
-The sum of a row and an output begins with y, if that is added to; then its inputs are added one after another, in
-float32 with one rounding each, and the bias in the end. So it is the same to the last bit however many rows and threads
-there are, which torch's products are not.
+The accumulator of a row and an output starts with y in mode ADD, else with 0. Its inputs are added in order, in float32
+with one rounding each, and the bias last. So the result is the same to the last bit for any number of rows and threads.
+torch's products do not guarantee that.
 
-For int8, one instruction (`vpdpbusd`) takes 4 numbers from 0 to 255 and 4 from −128 to 127, and adds their products to
-a sum; for 16 sums at once. So four inputs of an output lie side by side; and weights are shifted by 128, which adds
-128 ΣX to all sums of a row, and is subtracted again.
+In int8, one instruction (`vpdpbusd`) multiplies 4 numbers from 0 to 255 by 4 from −128 to 127 and adds the products to
+an accumulator, in 16 lanes at once. So four inputs of an output are adjacent in memory. Weights are shifted by 128 to
+be unsigned, which adds 128 ΣX to every accumulator of a row; the accumulators start with −128 ΣX.
 
 Letters: R rows, I inputs, O outputs.
 """
@@ -31,10 +31,10 @@ import numpy as np
 from sixfold.decoding.cpu.kernels import kernel, part, quantise_row
 from sixfold.decoding.cpu.llvm import ADD, BYTES, RELU, SET, TILE_OUTPUTS, TILE_ROWS, has_tiles, tile
 
-_FOUR = 4  # inputs that the instruction takes
+_FOUR = 4  # inputs per `vpdpbusd`
 _SHIFT = 128
 _BLOCK = 96 * 64 // TILE_OUTPUTS  # steps whose weights stay in the L1 cache from one tile to the next
-_WORTH_A_THREAD = 1 << 22  # multiplications
+_WORTH_A_THREAD = 1 << 22  # multiplications below which a further thread does not pay
 
 
 def panels(weight_OI: np.ndarray) -> np.ndarray | None:
@@ -43,8 +43,8 @@ def panels(weight_OI: np.ndarray) -> np.ndarray | None:
 
 
 def int8_panels(weight_OI: np.ndarray) -> np.ndarray | None:
-    """Weights in int8 as (panels, I / 4, 256), shifted, and padded with the shift, which stands for 0; or None."""
-    shifted = weight_OI.view(np.uint8) ^ np.uint8(_SHIFT)  # the same as to add it
+    """int8 weights as (panels, I / 4, 256), shifted; padding is the shift, the image of 0. None: no int8 tiles."""
+    shifted = weight_OI.view(np.uint8) ^ np.uint8(_SHIFT)  # equals adding it, modulo 256
     return _laid_out(shifted, _FOUR, np.uint8(_SHIFT)) if has_tiles(np.uint8) else None
 
 
@@ -59,7 +59,7 @@ def _laid_out(weight_OI: np.ndarray, side_by_side: int, zero: np.generic) -> np.
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An array that begins with a cache line."""
+    """An array aligned to a cache line."""
     size = int(np.prod(shape)) * dtype.itemsize
     memory = np.empty(size + BYTES, np.uint8)
     first = -memory.ctypes.data % BYTES
@@ -67,12 +67,12 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def padded(numbers_O: np.ndarray) -> np.ndarray:
-    """With zeros, to the outputs of all panels."""
+    """Padded with zeros to a multiple of the panel's width."""
     return np.pad(numbers_O, (0, -len(numbers_O) % TILE_OUTPUTS))
 
 
 def multiply(x: np.ndarray, panels: np.ndarray, bias: np.ndarray, mode: int, y: np.ndarray, threads: int = 1) -> None:
-    """y ← W x + b, by `mode`, with a padded bias. Threads share the panels, if there is enough to do."""
+    """y ← W x + b, by `mode`, with a padded bias. Large products divide their panels among threads."""
     number = len(panels)
     threads = min(threads, number, x.size * y.shape[1] // _WORTH_A_THREAD)
     if threads < 2:
@@ -91,20 +91,20 @@ def multiply(x: np.ndarray, panels: np.ndarray, bias: np.ndarray, mode: int, y: 
 
 @cache
 def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    """Of this process: threads do not survive a fork."""
+    """One pool per process: threads do not survive a fork."""
     return ThreadPoolExecutor(threads, "sixfold-product")
 
 
 @kernel
 def multiply_part(x, panels, first_panel, last_panel, bias, mode, y):  # type: ignore[no-untyped-def]
-    """The outputs of these panels."""
+    """`multiply`, only the outputs of these panels."""
     no_sums = np.empty(0, np.int32)
     _cover(x, panels, first_panel, last_panel, _BLOCK, no_sums, bias, bias, bias, mode, y)
 
 
 @kernel
 def multiply_int8(x, panels, scale, bias, mode, y):  # type: ignore[no-untyped-def]
-    """The same in int8, with a padded scale and a padded bias."""
+    """`multiply` in int8, with a padded scale and a padded bias."""
     rows, steps, bits = len(x), panels.shape[1], x.view(np.int32)
     int8_RI, largest = np.empty((rows, steps * _FOUR), np.int8), np.empty(rows, np.float32)
     first = np.empty(rows, np.int32)
@@ -121,7 +121,8 @@ def multiply_int8(x, panels, scale, bias, mode, y):  # type: ignore[no-untyped-d
 
 @part
 def _cover(x, panels, first_panel, last_panel, block, sums, largest, scale, bias, mode, y):  # type: ignore[no-untyped-def]
-    """y by tiles, a block of steps at a time: the first may add to y, all others do; the last adds the bias."""
+    """y by tiles, one block of steps after another. The first block adds to y in mode ADD, the others always; the last
+    one adds the bias."""
     steps, no_bias = panels.shape[1], np.zeros(TILE_OUTPUTS, np.float32)
     blocks = (steps + block - 1) // block
     for panel in range(first_panel, last_panel):
@@ -129,38 +130,38 @@ def _cover(x, panels, first_panel, last_panel, block, sums, largest, scale, bias
             start, stop, is_last = steps * number // blocks, steps * (number + 1) // blocks, number == blocks - 1
             now = (mode & ADD if number == 0 else ADD) | (mode & RELU if is_last else SET)
             at_bias = bias.ctypes.data + 4 * panel * TILE_OUTPUTS if is_last else no_bias.ctypes.data
-            _go_down(x, panels, panel, start, stop, sums, largest, scale, at_bias, now, y)
+            _tiles_of_panel(x, panels, panel, start, stop, sums, largest, scale, at_bias, now, y)
 
 
 @part
-def _go_down(x, panels, panel, start, stop, sums, largest, scale, at_bias, mode, y):  # type: ignore[no-untyped-def]
-    """One tile below the other, of about the same height. Each prefetches a part of the next block of weights."""
+def _tiles_of_panel(x, panels, panel, start, stop, sums, largest, scale, at_bias, mode, y):  # type: ignore[no-untyped-def]
+    """All rows of one panel, in tiles of about equal height. Each prefetches a part of the next block of weights."""
     rows, of_step, left = len(y), panels.strides[1], panel * TILE_OUTPUTS
     weights, size = panels.ctypes.data + panel * panels.strides[0] + start * of_step, stop - start
     is_last = panel == len(panels) - 1 and stop == panels.shape[1]
     tiles = (rows + TILE_ROWS - 1) // TILE_ROWS
-    for place in range(tiles):
-        top, bottom = rows * place // tiles, rows * (place + 1) // tiles
-        ahead = weights + size * (of_step + BYTES * place)
-        if is_last or place >= of_step // BYTES:
+    for index in range(tiles):
+        top, bottom = rows * index // tiles, rows * (index + 1) // tiles
+        ahead = weights + size * (of_step + BYTES * index)
+        if is_last or index >= of_step // BYTES:
             ahead = weights
         read = x.ctypes.data + top * x.strides[0] + 4 * start, x.strides[0]
         scales = largest.ctypes.data + 4 * top, scale.ctypes.data + 4 * left, at_bias
-        what = read, weights, size, ahead, sums.ctypes.data + 4 * top, scales, mode
+        inputs = read, weights, size, ahead, sums.ctypes.data + 4 * top, scales, mode
         if left + TILE_OUTPUTS <= y.shape[1]:
-            tile(panels, bottom - top, *what, (y.ctypes.data + top * y.strides[0] + 4 * left, y.strides[0]))
+            tile(panels, bottom - top, *inputs, (y.ctypes.data + top * y.strides[0] + 4 * left, y.strides[0]))
         else:
-            _narrow_tile(panels, top, bottom, what, y, left)
+            _narrow_tile(panels, top, bottom, inputs, y, left)
 
 
 @part
-def _narrow_tile(panels, top, bottom, what, y, left):  # type: ignore[no-untyped-def]
-    """The last outputs, by way of an array that is as wide as a tile."""
+def _narrow_tile(panels, top, bottom, inputs, y, left):  # type: ignore[no-untyped-def]
+    """The last outputs, fewer than a tile: computed in an array as wide as a tile, then copied."""
     wide, width = np.empty((TILE_ROWS, TILE_OUTPUTS), np.float32), y.shape[1] - left
     for row in range(top, bottom):
         for i in range(width):
             wide[row - top, i] = y[row, left + i]
-    tile(panels, bottom - top, *what, (wide.ctypes.data, wide.strides[0]))
+    tile(panels, bottom - top, *inputs, (wide.ctypes.data, wide.strides[0]))
     for row in range(top, bottom):
         for i in range(width):
             y[row, left + i] = wide[row - top, i]

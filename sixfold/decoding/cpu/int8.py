@@ -4,11 +4,11 @@
                       W ≈ s · W', s = max|w| / 127 of each output,     W' the same (or ± 63: see `largest_weight`)
                       y ≈ a s · (X W'ᵀ) + b, whose sums are exact
 
-Each row of x has a scale of its own, so that the result of one sentence does not depend on its neighbours. But the last
-bit of a number may decide to which integer it is rounded, and the last bits of float32 depend on the order of sums,
-which torch chooses by the shape of the batch. So all else of a model (norms, attention, activations, routers) computes
-in float64, whose rounding noise is far below one int8 step. (FusedStep has another way to the same end: it computes
-each row by itself, in float32 and in a fixed order, whatever the batch.)
+Each row of x has its own scale, so the result of one sentence does not depend on its neighbours in the batch. But the
+last bit of a float can decide to which integer it is rounded, and in float32 the last bits depend on the order of
+summation, which torch chooses by the shape of the batch. So the rest of the model (norms, attention, activations,
+routers) computes in float64, whose rounding noise is far below one int8 step. (FusedStep computes each row by itself in
+float32, in a fixed order, and so does not depend on the batch either.)
 
 Letters: R rows, I inputs, O outputs.
 """
@@ -43,19 +43,19 @@ from sixfold.models.model import Model
 from sixfold.transformer import TokenEmbedding
 
 _LEAST = 1e-30  # the scale of a row of zeros
-_MANY = 1 << 17  # results from which on it pays to have them scaled by the product itself
+_MANY = 1 << 17  # results from which on the product that also scales them (oneDNN's) is faster
 
-_FEWEST = 2  # inputs of a map in int8: with a single one, torch's product is wrong
-_SAMPLE = 512  # numbers of a tensor that are compared
+_FEWEST = 2  # inputs of a map in int8: torch's product is wrong for a single one
+_SAMPLE = 512  # numbers of a tensor that `sample` compares
 
 _made: WeakKeyDictionary[Model, tuple[Any, Model]] = WeakKeyDictionary()
 
 
 def sample(tensor: Tensor) -> Hashable:
-    """A value that changes when a tensor changes: torch's count of changes, and some of its numbers.
+    """A value that changes when a tensor changes: torch's count of in-place changes, and some of its numbers.
 
-    torch does not count the changes by fused optimisers, and through `.data`. Where these concern a few numbers only,
-    they may be overlooked.
+    torch does not count changes by fused optimisers or through `.data`. Such a change is missed if it affects none of
+    the numbers sampled.
     """
     exact, counted = tensor.detach(), change_count(tensor)
     numbers = (exact if exact.dtype == torch.float32 else exact.float()).numpy().reshape(-1)
@@ -72,7 +72,7 @@ def fingerprint(model: nn.Module) -> tuple[Any, ...]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two fingerprints are equal; if they can't be compared, they are not."""
+    """Whether two fingerprints are equal. If comparing them raises an error, they count as different."""
     try:
         return bool(one == other)
     except (RuntimeError, ValueError):
@@ -81,9 +81,9 @@ def same(one: Any, other: Any) -> bool:
 
 @cache
 def largest_weight() -> int:
-    """The largest integer that a weight may become, so that products are exact on this machine: it is tried.
+    """127 if a trial product with ±127 is exact on this machine, else 63.
 
-    CPUs without instructions for int8 add up two products in 16 bits, which overflow with integers of 8 bits.
+    CPUs without int8 instructions add two products in 16 bits, which overflow with 8-bit weights.
     """
     signs = torch.tensor([1, -1]).repeat(16)
     x = (127 * signs[:, None]).expand(-1, 64).to(torch.int8)
@@ -98,7 +98,7 @@ class Matrix:
         exact = weight.detach().float()
         scale = exact.abs().amax(1).clamp_min(_LEAST) / largest_weight()  # (O,)
         self.int8 = (exact / scale[:, None]).round().to(torch.int8).t()  # (I, O), in memory (O, I)
-        self.scale = scale / 127  # of the weight, and of the largest number of a row, for which 127 stands
+        self.scale = scale / 127  # s / 127: times the largest |x| of a row it is a · s
 
     def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """(…, I) → (…, O), in the precision of x"""
@@ -110,18 +110,18 @@ class Matrix:
         return y.to(x.dtype).view(*x.shape[:-1], -1)
 
     def _scaled_sums(self, rows: Tensor) -> Tensor:
-        """int8 (R, I) → s · (X W'ᵀ), (R, O): by whichever product is faster, with the same result."""
+        """int8 (R, I) → s · (X W'ᵀ), (R, O), by the faster of two products with equal results."""
         if len(rows) * self.int8.shape[1] >= _MANY and self._packed is not None:
             return packed_product(rows, self._packed, self.scale, self._zeros)
         return int8_product(rows, self.suited_to(len(rows))).float().mul_(self.scale)
 
     def suited_to(self, rows: int) -> Tensor:
-        """The integers (I, O), in the memory layout in which this number of rows is multiplied the fastest."""
+        """The integers (I, O), in the memory layout that is fastest for this number of rows."""
         return self.int8 if rows == 1 else self._by_inputs
 
     @cached_property
     def panels(self) -> np.ndarray | None:
-        """For `products.multiply_int8`, if this CPU has tiles."""
+        """For `gemm.multiply_int8`; None if this CPU has no int8 tiles."""
         return gemm.int8_panels(self.int8.t().numpy())
 
     @cached_property
@@ -130,7 +130,7 @@ class Matrix:
 
     @cached_property
     def _packed(self) -> Tensor | None:
-        """For the product that multiplies, scales and converts at once; None if this torch has none."""
+        """For `packed_product`; None if this torch has none."""
         return pack(self.int8.t().contiguous())
 
     @cached_property
@@ -160,7 +160,7 @@ class Int8Table(Unconverted, TokenEmbedding, form=forms.Int8EmbeddingForm):
 
     def __init__(self, table: TokenEmbedding):
         nn.Module.__init__(self)
-        self.weight = nn.Parameter(table.weight.detach().float(), requires_grad=False)  # the same, if it is in float32
+        self.weight = nn.Parameter(table.weight.detach().float(), requires_grad=False)  # no copy if it is float32
         self.matrix = Matrix(table.weight)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -171,17 +171,17 @@ class Int8Table(Unconverted, TokenEmbedding, form=forms.Int8EmbeddingForm):
 
 
 def is_quantised(model: nn.Module) -> bool:
-    """Whether `quantised` has made it."""
+    """Whether `quantised` returned this model."""
     return any(isinstance(part, Int8Linear) for part in model.modules())
 
 
 def quantised(model: Model) -> Model:
-    """The same model for decoding, with linear maps in int8, and all else in float64.
+    """A copy of the model for decoding, with linear maps in int8 and the rest in float64.
 
-    It is made once, and again when the model has changed.
+    It is cached until the model changes.
     """
     if next(model.parameters()).device.type != "cpu":
-        raise ValueError("int8 is for a CPU; give --device cpu, or leave precision float32")
+        raise ValueError("int8 works on a CPU only; give --device cpu, or leave precision float32")
     now, made = fingerprint(model), _made.get(model)
     if made is None or not same(made[0], now):
         made = _made[model] = now, _quantised(model)
@@ -189,7 +189,8 @@ def quantised(model: Model) -> Model:
 
 
 def _quantised(model: Model) -> Model:
-    """A copy in which each linear map is replaced, at every reference to it."""
+    """A copy in which each linear map is replaced at every reference to it: `deepcopy` takes the replacements from its
+    memo."""
     kinds: dict[type, Any] = {nn.Linear: Int8Linear, TokenEmbedding: Int8Table}
     parts: list[Any] = [part for part in model.modules() if type(part) in kinds]
     instead = {id(part): kinds[type(part)](part) for part in parts if part.weight.shape[1] >= _FEWEST}

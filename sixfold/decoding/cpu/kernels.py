@@ -1,8 +1,7 @@
-"""What a CPU does between two products, each in one pass over the rows: loops in Python, compiled by numba.
+"""Kernels for the operations between two matrix products: Python loops, each one pass over the rows, compiled by numba.
 
-A row is computed by itself, with the rounding that is written here: no fast-math, so that a compiler has no say in it,
-and sums of floats in the fixed order of `reductions`. So the result of a row is the same to the last bit in any
-company, and in any process on this machine.
+Rows are independent, and rounding is fixed: no fast-math, and sums of floats in the order of `reductions`. So the
+result of a row is the same to the last bit in every batch, and in every process on this machine.
 
 Letters: R rows, I inputs, O outputs, D width, H heads, K head width, S sentences, B = S·w hypotheses, M slots, V words.
 """
@@ -30,16 +29,16 @@ from sixfold.decoding.cpu.reductions import (
 LEAST = 1e-30  # the scale of a row of zeros
 _LEAST_BITS = np.float32(LEAST).view(np.int32)
 _MAGNITUDE = np.int32(0x7FFFFFFF)  # all bits of a float32 but its sign
-_BLOCK = 64  # words whose maximum `top` looks at first
-_HIDDEN = -1e30  # a logit whose weight is too small to change a sum
+_BLOCK = 64  # words: `top` compares the maxima of such blocks first
+_HIDDEN = -1e30  # a logit for padding lanes: its weight is too small to change a sum
 
 if getattr(config, "DISABLE_JIT", False):
     raise ValueError("NUMBA_DISABLE_JIT is set, but sixfold's decoding kernels must be compiled: unset it")
-part: Any = njit(error_model="numpy", inline="always")  # of a kernel, compiled into it
+part: Any = njit(error_model="numpy", inline="always")  # a function that is inlined into kernels
 
 
 def kernel(function: Callable[..., None]) -> Any:
-    """Compile at the first call, and keep the result on disk."""
+    """Compile at the first call, and cache the machine code on disk."""
     sources = __file__, llvm.__file__, reductions.__file__
     return numba_private.keep_on_disk(njit(nogil=True, error_model="numpy")(function), sources)
 
@@ -48,7 +47,7 @@ def kernel(function: Callable[..., None]) -> Any:
 def _largest(bits):  # type: ignore[no-untyped-def]
     """The largest magnitude of a row, given as the bits of its floats; NaN if one of them is NaN or infinite.
 
-    Without their sign, floats are ordered as integers are, and NaN comes last.
+    Without the sign bit, floats have the order of their bits as integers, and NaN is the largest.
     """
     most = _LEAST_BITS
     for i in range(len(bits)):
@@ -61,7 +60,7 @@ def _largest(bits):  # type: ignore[no-untyped-def]
 
 @part
 def quantise_row(x, bits, row, int8_RI):  # type: ignore[no-untyped-def]
-    """A row as integers from −127 to 127. → its largest number, which 127 stands for"""
+    """A row as integers from −127 to 127. → its largest magnitude, which becomes 127"""
     largest = _largest(bits[row])
     times = float32(127) / largest
     for i in range(x.shape[1]):
@@ -71,7 +70,7 @@ def quantise_row(x, bits, row, int8_RI):  # type: ignore[no-untyped-def]
 
 @kernel
 def quantise(x, int8_RI, largest_R):  # type: ignore[no-untyped-def]
-    """Rows in int8, and the largest number of each."""
+    """Rows in int8, and the largest magnitude of each."""
     bits = x.view(np.int32)
     for row in range(x.shape[0]):
         largest_R[row] = quantise_row(x, bits, row, int8_RI)
@@ -79,7 +78,7 @@ def quantise(x, int8_RI, largest_R):  # type: ignore[no-untyped-def]
 
 @part
 def _put(y, i, value, mode):  # type: ignore[no-untyped-def]
-    """Write or add a value."""
+    """Store a value by `mode`: SET, ADD or RELU."""
     if mode == ADD:
         value += y[i]
     elif mode == RELU and value < float32(0):
@@ -89,7 +88,7 @@ def _put(y, i, value, mode):  # type: ignore[no-untyped-def]
 
 @kernel
 def rescale(sums_RO, largest_R, scale_O, bias_O, mode, y):  # type: ignore[no-untyped-def]
-    """y ← sums of int8 products in float32, plus a bias: see `vectors.tile`, which rounds alike."""
+    """y ← sums of int8 products in float32, plus a bias. Rounds in the same order as `llvm.tile`."""
     for row in range(y.shape[0]):
         line = y[row]
         for i in range(y.shape[1]):
@@ -127,7 +126,7 @@ def norm(x, weight_D, bias_D, epsilon, y):  # type: ignore[no-untyped-def]
 
 @kernel
 def rms_norm(x, weight_D, channels, epsilon, y):  # type: ignore[no-untyped-def]
-    """The same without a mean and a bias; the mean square is that of the first channels."""
+    """RMS norm, with the mean square of the first `channels` numbers. y may be x."""
     for row in range(x.shape[0]):
         squares = _squares(x, row, float32(0), channels)
         times = float32(1) / np.sqrt(squares / float32(channels) + float32(epsilon))
@@ -150,7 +149,7 @@ def embed(ids, table_VD, waves, position_R, x):  # type: ignore[no-untyped-def]
 def write_kv(x, first, states, scale, sequence_R, slot_R):  # type: ignore[no-untyped-def]
     """Write keys and values: parts `first` and `first` + 1 of x (R, ·, H, K) → states (sequences, slots, 2, H, K).
 
-    With a `scale` (sequences, slots, 2, H) states are int8, and it is the number that 1 stands for.
+    With a `scale` (sequences, slots, 2, H), states are int8: value = scale · state.
     """
     rows, _, heads, width = x.shape
     bits = x.view(np.int32)
@@ -178,7 +177,7 @@ def _part_of(states, sequence, which):  # type: ignore[no-untyped-def]
 
 @part
 def _logits(q, row, states, sequence, keys, order, at, count, logits):  # type: ignore[no-untyped-def]
-    """logits (H, M) ← q · k, of the heads of a row with the first `count` slots of a list."""
+    """logits (H, M) ← q · k: the heads of a row with the first `count` slots in line `at` of `order`."""
     heads, width = states.shape[3:]
     if count > 0 and fills_vectors(width):
         where, slots = _part_of(states, sequence, keys), _address(order, at)
@@ -195,7 +194,7 @@ def _logits(q, row, states, sequence, keys, order, at, count, logits):  # type: 
 
 @part
 def _exponentiate(weights, count, times, shares):  # type: ignore[no-untyped-def]
-    """weights (H, M) ← e^(times · weight − the largest). shares (H,) ← 1 / their sum. Of NaN or ∞, all become NaN."""
+    """weights (H, M) ← e^(times · weight − maximum); shares (H,) ← 1 / their sum. A NaN or ∞ makes a head's sum NaN."""
     number = (count + LANES - 1) // LANES
     for h in range(len(weights)):
         fill_vector(_address(weights, h) + 4 * count, float32(_HIDDEN))
@@ -206,8 +205,8 @@ def _exponentiate(weights, count, times, shares):  # type: ignore[no-untyped-def
 
 @part
 def _collect(weights, shares, states, sequence, values, order, at, count, following, y, row):  # type: ignore[no-untyped-def]
-    """y[row] (H, K) ← share · Σ weight · v, of each head. The keys of the `following` (a sequence, a list, a count) are
-    prefetched."""
+    """y[row] (H, K) ← share · Σ weight · v, for each head. Prefetches the keys of the next row: `following` is its
+    sequence, its line of `order`, and its count."""
     heads, width = states.shape[3:]
     next_sequence, next_at, next_count = following
     for h in range(heads):
@@ -230,10 +229,10 @@ def _collect(weights, shares, states, sequence, values, order, at, count, follow
 
 @kernel
 def attend(q, states, scale, keys, sequence_R, order, order_row_R, visible_R, y):  # type: ignore[no-untyped-def]
-    """softmax(q Kᵀ / √K) V: the heads of each row, over the first `visible` slots of a list of its sequence.
+    """softmax(q Kᵀ / √K) V: the heads of each row, over the first `visible` slots in its line of `order`.
 
-    q (R, ·, H, K), of which the first part; states (sequences, slots, ·, H, K), of which part `keys` and, with the
-    values, the next one; their scale as in `write_kv`; order (lists, M or more); y (R, H, K)
+    q (R, ·, H, K): index 0 of the second dimension holds the queries. states (sequences, slots, ·, H, K): index `keys`
+    of the third holds the keys, the next one the values; scale as in `write_kv`. order (lines, ≥ M); y (R, H, K)
     """
     rows, heads, width = y.shape
     times = float32(1 / math.sqrt(width))
@@ -260,7 +259,7 @@ def attend(q, states, scale, keys, sequence_R, order, order_row_R, visible_R, y)
 
 @kernel
 def log_normaliser(scores, log_z):  # type: ignore[no-untyped-def]
-    """log Σ exp scores, of rows (R, V)."""
+    """log_z (R,) ← log Σ exp scores, for rows (R, V)."""
     words = scores.shape[1]
     number = words // LANES
     for row in range(scores.shape[0]):
@@ -276,11 +275,11 @@ def log_normaliser(scores, log_z):  # type: ignore[no-untyped-def]
 
 @kernel
 def top(scores, values, indices):  # type: ignore[no-untyped-def]
-    """The k largest of each row (R, V), the largest first, and their indices, (R, k). Of equal ones, any; but for
-    k = 1, the first.
+    """The k largest of each row (R, V), in descending order, and their indices, (R, k). Of equal values any may be
+    chosen; for k = 1, the first is.
 
-    First the largest of each block of words is found. The k largest words lie in the k blocks with the largest maxima;
-    the others are not looked at.
+    First the maximum of each block of words is computed. The k largest words lie in the k blocks with the largest
+    maxima, so only those are searched.
     """
     words, k = scores.shape[1], values.shape[1]
     blocks = words // _BLOCK
@@ -301,16 +300,17 @@ def top(scores, values, indices):  # type: ignore[no-untyped-def]
         for i in range(blocks * _BLOCK, words):  # after the last block
             if kept < k or scores[row, i] > best[k - 1]:
                 kept = _insert(best, where, kept, scores[row, i], i)
-        for place in range(k):
-            values[row, place], indices[row, place] = best[place], where[place]
+        for rank in range(k):
+            values[row, rank], indices[row, rank] = best[rank], where[rank]
 
 
 @part
 def _insert(best, where, kept, value, index):  # type: ignore[no-untyped-def]
-    """Sort a value into the `kept` best; the last one may drop out. → how many are kept then"""
-    place = min(kept, len(best) - 1)
-    while place > 0 and value > best[place - 1]:
-        best[place], where[place] = best[place - 1], where[place - 1]
-        place -= 1
-    best[place], where[place] = value, index
+    """Sort a value into the first `kept` of `best`, which is in descending order; the last one may drop out. → the new
+    `kept`"""
+    rank = min(kept, len(best) - 1)
+    while rank > 0 and value > best[rank - 1]:
+        best[rank], where[rank] = best[rank - 1], where[rank - 1]
+        rank -= 1
+    best[rank], where[rank] = value, index
     return min(kept + 1, len(best))

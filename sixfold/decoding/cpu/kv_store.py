@@ -1,17 +1,17 @@
 """The key/value store of FusedStep: the keys and values of all sequences, and which of them each hypothesis sees.
 
-Each sentence has a sequence of the store, with slots for the keys and values of cross-attention (`memory`) and of
-self-attention (`past`). Both stay where they were written. A hypothesis is a list of slots, in the order of its tokens:
+Each sentence has one sequence in the store, with slots for the keys and values of cross-attention (`memory`) and of
+self-attention (`past`). Neither is moved once written. A hypothesis is a list of slots, in the order of its tokens:
 
     slots of a sequence    a b  c d  e f      two hypotheses, three steps
     the first              0 2 4              a c e
     the second             0 3 5              a d f: it forked from the first after a
 
-So a fork, or a sentence that leaves, changes index arrays only; keys and values are not moved.
+So when a hypothesis forks or a sentence leaves, only index arrays change.
 
-The memory comes from a BufferPool, as leases. A store owns its leases, and gives them back when it is released, joined
-to another store, or needs larger ones. If an exception ends a search, its leases are lost to the pool, and Python frees
-their memory. A pool holds idle buffers only, so it can't hand out one that is in use.
+Buffers come from a BufferPool, as leases. A store owns its leases, and gives them back when it is released, joined to
+another store, or needs larger ones. If an exception ends a search, its leases do not return to the pool; Python frees
+their buffers. The pool holds idle buffers only, so it can't hand out one that is in use.
 
 Letters: S sentences, w hypotheses of each, B = S·w rows, L new tokens, R those that are not padding, M slots,
 n source length, H heads, K head width.
@@ -30,9 +30,9 @@ from torch import Tensor
 
 from sixfold.core.growing_tensor import GROWTH, SPARE, TOO_LARGE
 
-_MOST_IDLE = 1 << 29  # idle bytes that a pool keeps when it allocates further ones
-_SMALLEST = 1 << 20  # bytes of a buffer that is worth keeping: the allocator reuses smaller ones itself
-_GIVEN_BACK = np.empty(0, np.uint8)  # in the place of the array of a lease that has ended
+_MOST_IDLE = 1 << 29  # most idle bytes that a pool keeps when it allocates more
+_SMALLEST = 1 << 20  # bytes: smaller buffers are not kept, because the allocator reuses them itself
+_GIVEN_BACK = np.empty(0, np.uint8)  # the `array` of a lease that has ended
 
 
 class Lease:
@@ -43,17 +43,17 @@ class Lease:
         self._buffer: np.ndarray | None = buffer
 
     def end(self) -> np.ndarray:
-        """→ the buffer, which the owner must not use any more"""
+        """→ the buffer; the former owner must no longer use it"""
         buffer, self._buffer, self.array = self._buffer, None, _GIVEN_BACK
         assert buffer is not None, "a lease that has ended was given back again"
         return buffer
 
 
 class BufferPool:
-    """Idle buffers, for reuse: to get new memory from the system takes longer than to fill it. Not thread-safe."""
+    """Idle buffers, for reuse: getting new memory from the system takes longer than filling it. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._idle: list[np.ndarray] = []  # the one given back last is the last
+        self._idle: list[np.ndarray] = []  # the most recently returned one is last
 
     def lease(self, shape: Sequence[int], dtype: Any) -> Lease:
         """An array with arbitrary contents: the smallest idle buffer that fits, or new memory."""
@@ -71,7 +71,7 @@ class BufferPool:
             self._idle.append(buffer)
 
     def _drop_oldest(self) -> None:
-        """Free the buffers that have been idle for longest, above `_MOST_IDLE` bytes."""
+        """Free the buffers that have been idle longest until at most `_MOST_IDLE` bytes are idle."""
         while sum(map(len, self._idle)) > _MOST_IDLE:
             del self._idle[0]
 
@@ -85,7 +85,7 @@ class LayerKV(NamedTuple):
     """The keys and values of one layer."""
 
     states: Lease  # (sequences, slots, 2, H, K): float32; or int8, with a scale
-    scale: Lease | None  # (sequences, slots, 2, H): the number that 1 stands for
+    scale: Lease | None  # (sequences, slots, 2, H): value = scale · state
 
     @classmethod
     def make(cls, pool: BufferPool, sequences: int, slots: int, shape: tuple[int, int], int8: bool) -> LayerKV:
@@ -100,23 +100,23 @@ class LayerKV(NamedTuple):
         return self.states.array, None if self.scale is None else self.scale.array
 
 
-Arrays = tuple[np.ndarray, np.ndarray | None]  # as the kernels take them: states and their scale
+Arrays = tuple[np.ndarray, np.ndarray | None]  # states and their scale, for the kernels
 
 
 class View(NamedTuple):
     """The keys and values that the rows of a pass attend to."""
 
     sequence: np.ndarray  # (R,)
-    order: np.ndarray  # (lists, M or more): slots
-    order_row: np.ndarray  # (R,): which list of `order` is the row's
-    visible: np.ndarray  # (R,): how many slots of its list the row sees
+    order: np.ndarray  # (lines, ≥ M): slots
+    order_row: np.ndarray  # (R,): the row's line in `order`
+    visible: np.ndarray  # (R,): the row sees this many slots, the first of its line
 
 
 class NewTokens(NamedTuple):
     """Index arrays for the new tokens of a pass, without padding."""
 
     position: np.ndarray  # (R,)
-    slot: np.ndarray  # (R,): where keys and values are written
+    slot: np.ndarray  # (R,): the slot to which keys and values are written
     past: View
     memory: View
 
@@ -126,7 +126,7 @@ class _Rows(NamedTuple):
 
     hypothesis: np.ndarray  # (R,)
     sentence: np.ndarray  # (R,)
-    number: np.ndarray  # (R,): the number of the hypothesis in its sentence, below w
+    number: np.ndarray  # (R,): index of the hypothesis in its sentence, 0 to w − 1
     memory: View
 
 
@@ -136,11 +136,11 @@ class KVStore:
 
     memory: list[LayerKV]  # of each layer
     past: list[LayerKV]  # of each layer
-    sequence: np.ndarray  # (S,): index of each sentence in the arrays of all layers
+    sequence: np.ndarray  # (S,): index of each sentence in the states of every layer
     length: np.ndarray  # (S,): n
     used: np.ndarray  # (S,): slots of the past in use
     count: np.ndarray  # (B,): tokens of each hypothesis
-    order: np.ndarray  # (B, M or more): their slots
+    order: np.ndarray  # (B, ≥ M): their slots
     pool: BufferPool
     _one_each: _Rows | None = field(default=None, init=False)  # for steps of one token per hypothesis
 
@@ -157,13 +157,13 @@ class KVStore:
         return len(self.count) // len(self.sequence)
 
     def release(self) -> None:
-        """Give all buffers back. The store can't be used any more."""
+        """Give all buffers back. The store must not be used afterwards."""
         for lease in _leases(self.memory, self.past):
             self.pool.give_back(lease)
         self.memory, self.past = [], []
 
     def add(self, real: np.ndarray) -> NewTokens:
-        """Reserve slots for new tokens (B, L), wherever `real`."""
+        """Reserve slots for the new tokens (B, L) that are `real`."""
         if real.shape[1] == 1 and real.all():  # nearly all steps
             self._one_each = self._one_each or self._rows(np.arange(len(self.count)))
             return self._add(self._one_each, self.count, self.used[self._one_each.sentence], 1, self.width)
@@ -189,7 +189,7 @@ class KVStore:
         return _Rows(hypothesis, sentence, hypothesis % self.width, memory)
 
     def _reach(self, slots: int, tokens: int) -> None:
-        """Have at least this many slots per sequence, and this many tokens per hypothesis."""
+        """Grow to at least this many slots per sequence, and this many tokens per hypothesis."""
         sequences, had_slots = _shape(self.past)
         if slots > had_slots:
             more = max(2 * slots, self._expected_slots())
@@ -198,11 +198,11 @@ class KVStore:
             self.order = _longer(self.order, tokens + SPARE)
 
     def _expected_slots(self) -> int:
-        """For outputs that are about as long as their sources."""
+        """An estimate: outputs are about as long as their sources."""
         return _with_spare(self.width * int(self.length.max(initial=0)))
 
     def select(self, rows: Tensor) -> KVStore:
-        """Keep these hypotheses, (S, w), or (S,) for w = 1: those of a line belong to one sentence."""
+        """Keep these hypotheses, (S, w), or (S,) for w = 1. Those in one line must belong to one sentence."""
         lines = rows.numpy().reshape(len(rows), -1)
         sentences = lines[:, 0] // self.width
         if (lines // self.width != sentences[:, None]).any():
@@ -219,7 +219,8 @@ class KVStore:
         return self
 
     def join(self, other: KVStore, free: Sequence[int] = ()) -> KVStore:
-        """Take in the other's sentences: at the indices `free` of this one's, then after the last. Releases `other`."""
+        """Add the sentences of `other`, first at the indices `free` of this store, then after the last one. Releases
+        `other`."""
         if self.width != other.width:
             raise ValueError(f"join: {self.width} hypotheses per sentence here, {other.width} there")
         width, here, there = self.width, len(self.sequence), len(other.sequence)
@@ -240,7 +241,7 @@ class KVStore:
         return self
 
     def _free_sequences(self, stay: np.ndarray, other: KVStore) -> np.ndarray:
-        """Sequences for the other's sentences, not those of the sentences that stay. Reallocates where needed."""
+        """Sequences for the sentences of `other`, unused by the sentences that stay. Reallocates if needed."""
         total = len(stay) + len(other.sequence)
         longest, slots = _most(self.length[stay], other.length), _most(self.used[stay], other.used)
         needed = [(_shape(layers), most) for layers, most in ((self.memory, longest), (self.past, slots)) if layers]
@@ -250,14 +251,14 @@ class KVStore:
         return np.array([each for each in range(_shape(self.past)[0]) if each not in taken][: len(other.sequence)])
 
     def _move(self, stay: np.ndarray, sequences: int, longest: int | None = None, slots: int | None = None) -> None:
-        """Reallocate with this many sequences. Those of the sentences that `stay` come first."""
+        """Reallocate with this many sequences. The sentences that `stay` get the first ones."""
         kept = self.sequence[stay]
         self.memory = self._moved(self.memory, kept, sequences, longest)
         self.past = self._moved(self.past, kept, sequences, slots)
         self.sequence[stay] = np.arange(len(stay))
 
     def _moved(self, layers: list[LayerKV], kept: Any, sequences: int, slots: int | None) -> list[LayerKV]:
-        """Larger or smaller buffers, with the sequences `kept`; None: as many slots as before."""
+        """New buffers with the sequences `kept`; slots = None keeps the number of slots."""
 
         def moved(old: Lease) -> Lease:
             had_slots = old.array.shape[1]
@@ -276,7 +277,7 @@ def _leases(*layers: list[LayerKV]) -> list[Lease]:
 
 
 def _shape(layers: list[LayerKV]) -> tuple[int, int]:
-    """Sequences and slots."""
+    """The numbers of sequences and slots."""
     return layers[0].states.array.shape[:2]
 
 
@@ -285,18 +286,18 @@ def _most(*numbers: np.ndarray) -> int:
 
 
 def _with_spare(slots: int) -> int:
-    """The next sentences are often a little longer."""
+    """With spare slots: the next sentences are often a little longer."""
     return max(slots + SPARE, int(GROWTH * slots))
 
 
 def _unfit(had_sequences: int, had_slots: int, sequences: int, slots: int) -> bool:
-    """Whether buffers are too small, or far too large: one long text must not cost memory ever after."""
+    """Whether buffers are too small, or far too large: memory taken for one long text must be freed again."""
     too_large = had_sequences * had_slots > TOO_LARGE * (sequences + SPARE) * (slots + SPARE)
     return too_large or had_sequences < sequences or had_slots < slots
 
 
 def _longer(array: np.ndarray, slots: int) -> np.ndarray:
-    """With at least this many columns. The contents of new ones are arbitrary."""
+    """The array with at least this many columns. The contents of new ones are arbitrary."""
     if slots <= array.shape[1]:
         return array
     made = np.empty((len(array), slots), array.dtype)
@@ -305,14 +306,14 @@ def _longer(array: np.ndarray, slots: int) -> np.ndarray:
 
 
 def _copy(ours: list[LayerKV], theirs: list[LayerKV], to: np.ndarray, origin: np.ndarray) -> None:
-    """Copy the sequences `origin` of their buffers to the sequences `to` of ours."""
+    """Copy the sequences `origin` of `theirs` to the sequences `to` of `ours`."""
     for our, their in zip(_leases(ours), _leases(theirs), strict=True):
         slots = min(our.array.shape[1], their.array.shape[1])
         our.array[to, :slots] = their.array[origin, :slots]
 
 
 def _placed(ours: np.ndarray, theirs: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Our rows, with theirs at these indices, some of which may lie beyond the last."""
+    """`ours` with the rows of `theirs` at these indices, grown if an index lies beyond the end."""
     made = np.empty((max(len(ours), int(at.max()) + 1), *ours.shape[1:]), ours.dtype)
     made[: len(ours)] = ours
     made[at] = theirs

@@ -1,8 +1,8 @@
-"""The parts of a layer that treat each row by itself: linear maps, norms, feed-forward layers, in reused buffers.
+"""The row-wise parts of a layer: linear maps, norms, feed-forward layers, in reused buffers.
 
-The result of a row is the same to the last bit whichever other rows there are, with two exceptions: a norm that is
-neither layer norm nor RMS norm is called as it is, and computes as torch does; and a CPU without fused multiply-add has
-only torch's products in float32.
+The result of a row does not depend on the other rows, to the last bit, with two exceptions: a norm other than layer
+norm and RMS norm is the model's own module, computed by torch; and a CPU without fused multiply-add uses torch's
+products in float32.
 
 Letters: R rows, I inputs, O outputs, D width, F inner width.
 """
@@ -24,15 +24,15 @@ from sixfold.decoding.cpu.int8 import Matrix, sample
 from sixfold.decoding.cpu.llvm import ADD, RELU, SET
 from sixfold.decoding.cpu.torch_private import WeakIdKeyDictionary, int8_product
 
-_FEW = 32  # rows that our products multiply faster with one thread than torch's with several
-_TOO_LARGE, _SMALL = 64, 1 << 18  # a scratch buffer 64 times too large is reallocated, unless it is as small as this
+_FEW = 32  # rows up to which our gemm with one thread is faster than torch's with several
+_TOO_LARGE, _SMALL = 64, 1 << 18  # reallocate a scratch buffer 64 times too large that has more numbers than _SMALL
 
-_VECTOR = 32  # numbers that torch's elementwise loops take at once; the rest is computed, and rounded, otherwise
-_ONE_THREAD = 1 << 14  # numbers of a tensor that torch does not divide among threads
+_VECTOR = 32  # numbers per iteration of torch's elementwise loops; the remainder is rounded differently
+_ONE_THREAD = 1 << 14  # numbers up to which torch computes a tensor in one thread
 
 
 class Buffer(NamedTuple):
-    """Rows, as an array and as a tensor of the same memory."""
+    """Rows, as an array and as a tensor that share memory."""
 
     array: np.ndarray
     tensor: Tensor
@@ -44,22 +44,22 @@ class Buffer(NamedTuple):
 
 
 class Scratch:
-    """Buffers by name, which are reused, so that a step allocates nothing."""
+    """Buffers by name, reused from step to step, so that a step allocates nothing."""
 
     def __init__(self, precision: torch.dtype = torch.float32) -> None:
         self.rows = 0
-        self.precision = precision  # of parts that are called as they are
+        self.precision = precision  # of the model's own modules, where they are called
         self._memory: dict[str, np.ndarray] = {}
         self._buffers: dict[tuple[str, int], Buffer] = {}
 
     def clear(self, rows: int) -> None:
-        """All buffers may be overwritten; those asked for from now on have this many rows."""
+        """Allow all buffers to be overwritten; `buffer` returns this many rows from now on."""
         if rows != self.rows:
             self.rows = rows
             self._buffers.clear()
 
     def buffer(self, name: str, width: int, dtype: Any = np.float32) -> Buffer:
-        """(R, width), with arbitrary contents, or those last written under this name."""
+        """(R, width). The contents are those last written under this name, or arbitrary."""
         found = self._buffers.get((name, width))
         if found is None:
             size, memory = self.rows * width, self._memory.get(name)
@@ -89,7 +89,7 @@ def is_linear(part: nn.Module) -> bool:
 
 
 def is_table(part: nn.Module) -> bool:
-    """Whether it looks words up in one table, and scores them by it."""
+    """Whether one matrix both embeds words and scores them."""
     form = form_of(part)
     return isinstance(form, forms.Int8EmbeddingForm) or (
         isinstance(form, forms.EmbeddingForm) and form.projection is None
@@ -97,7 +97,7 @@ def is_table(part: nn.Module) -> bool:
 
 
 def map_of(part: nn.Module, scratch: Scratch) -> LinearMap:
-    """The map of a linear layer, or that of a table which scores words."""
+    """The map of a linear layer, or of an embedding table used as the output layer."""
     match form_of(part):
         case forms.Int8LinearForm(matrix, bias):
             return _Int8(matrix, bias, scratch)
@@ -107,7 +107,7 @@ def map_of(part: nn.Module, scratch: Scratch) -> LinearMap:
             return _Float32(weight, bias)
         case forms.EmbeddingForm(weight, None):
             return _Float32(weight, None)
-    raise AssertionError(f"{type(part).__name__} is no linear map")
+    raise AssertionError(f"{type(part).__name__} is not a linear map")
 
 
 class Weights:
@@ -123,7 +123,7 @@ class Weights:
 
     @cached_property
     def panels(self) -> np.ndarray | None:
-        """For our own, if this CPU has tiles."""
+        """For our own gemm; None if this CPU has no tiles."""
         return gemm.panels(self._weight.numpy())
 
 
@@ -131,7 +131,7 @@ _laid_out: MutableMapping[Tensor, tuple[Hashable, Weights]] = WeakIdKeyDictionar
 
 
 def laid_out(weight: Tensor) -> Weights:
-    """Made once, and again when the weight has changed."""
+    """The weight in these layouts, cached until it changes."""
     now, made = sample(weight), _laid_out.get(weight)
     if made is None or made[0] != now:
         made = _laid_out[weight] = now, Weights(weight)
@@ -158,7 +158,7 @@ class _Linear:
 
 
 class _Float32(_Linear):
-    """By our own product, whose rows do not depend on each other; by torch's, if this CPU has no tiles."""
+    """Our own gemm, whose rows are independent; torch's if this CPU has no tiles."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         super().__init__(len(weight), bias)
@@ -180,7 +180,7 @@ class _Float32(_Linear):
 
 
 class _Int8(_Linear):
-    """In int8, by our own product or torch's, whichever is faster: both come to the same bits."""
+    """In int8, by our own gemm or torch's, whichever is faster: their results are equal to the last bit."""
 
     def __init__(self, matrix: Matrix, bias: Tensor | None, scratch: Scratch):
         self.matrix, self.scratch, self.inputs = matrix, scratch, len(matrix.int8)
@@ -195,7 +195,7 @@ class _Int8(_Linear):
             kernels.rescale(*self._sums(x), self.scale, self.bias, mode, y.array)
 
     def _sums(self, x: Buffer) -> tuple[np.ndarray, np.ndarray]:
-        """Exact sums (R, O), and the largest number of each row of x."""
+        """Exact sums (R, O), and the largest magnitude of each row of x."""
         int8 = self.scratch.buffer("int8", self.inputs, np.int8)
         sums, largest = self.scratch.buffer("sums", self.outputs, np.int32), self.scratch.buffer("largest", 1)
         kernels.quantise(x.array, int8.array, largest.array[:, 0])
@@ -204,7 +204,7 @@ class _Int8(_Linear):
 
 
 def numbers(parameter: Tensor) -> np.ndarray:
-    """In float32."""
+    """A parameter as a float32 array."""
     return parameter.detach().float().numpy()
 
 
@@ -221,14 +221,14 @@ def norm_of(norm: nn.Module, scratch: Scratch) -> Norm:
             bias = numbers(form.bias)
             return lambda x, y: kernels.norm(x.array, gain, bias, epsilon, y.array)
 
-    def as_it_is(x: Buffer, y: Buffer) -> None:
+    def own_module(x: Buffer, y: Buffer) -> None:
         y.tensor.copy_(norm(x.tensor.to(scratch.precision)))
 
-    return as_it_is
+    return own_module
 
 
 class Residual:
-    """x + Sublayer(Norm(x)), or Norm(x + Sublayer(x)): what comes before and after the sub-layer."""
+    """x + Sublayer(Norm(x)), or Norm(x + Sublayer(x)): the norm before or after the sub-layer."""
 
     def __init__(self, residual: nn.Module, scratch: Scratch):
         form = form_of(residual)
@@ -249,7 +249,7 @@ class Residual:
         return y
 
     def after(self, x: Buffer) -> None:
-        """Called when the sub-layer's output is added to x."""
+        """Called after the sub-layer's output was added to x."""
         if not self.first:
             self.norm(x, x)
 
@@ -289,12 +289,13 @@ def _gated(gate: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 
 
 def row_by_row(function: Callable[[Tensor], Tensor], y: Tensor, width: int) -> Tensor:
-    """function(y), for rows of one or more parts of this width, such that no row changes the last bit of another.
+    """function(y), for rows of one or more chunks of this width, so that no row changes the last bit of another.
 
-    torch's elementwise loops take a vector at a time, and the rest of a tensor, or of a thread's share of it, one by
-    one, with another exponential. Rows that fill vectors leave no rest in one thread; others are computed one by one.
+    torch's elementwise loops compute full vectors, and then the remainder of a tensor (or of a thread's share) number
+    by number, with a different exponential. If the width fills vectors, one thread has no remainder; otherwise each row
+    is computed alone.
     """
     if width % _VECTOR:
-        return torch.cat([function(row.clone()) for row in y.split(1)])  # cloned, so that all are aligned alike
+        return torch.cat([function(row.clone()) for row in y.split(1)])  # cloned: every row has the same alignment
     rows = len(y) if torch.get_num_threads() == 1 else max(1, _ONE_THREAD // y.shape[1])
     return function(y) if len(y) <= rows else torch.cat([function(some) for some in y.split(rows)])

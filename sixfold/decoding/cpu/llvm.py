@@ -1,9 +1,9 @@
-"""Inner loops written as LLVM IR: sums stay in registers, where numba would write them to memory after each loop.
+"""Inner loops written as LLVM IR: accumulators stay in registers, where numba would spill them after each loop.
 
-They say in which order numbers are added, and where a product and a sum are rounded as one. So the result depends on
-the numbers alone, and not on how a compiler arranges loops: the same bits for a row in any company.
+The IR fixes the order of additions, and where a product and a sum are rounded once (fused multiply-add). So the result
+of a row does not depend on how a compiler arranges loops, nor on the other rows of a batch, to the last bit.
 
-Memory is passed as an address: an int64.
+Arrays are passed as addresses (int64).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from numba import extending, types
 
 from sixfold.decoding.cpu.numba_private import cpu_features, multiplies_and_adds, no_value
 
-LANES = 16  # numbers of a vector: one register of AVX-512, two of AVX2, four of ARM
-BYTES = 64  # of a vector of float32, and of a cache line
+LANES = 16  # numbers in a vector: one register of AVX-512, two of AVX2, four of ARM
+BYTES = 64  # size of a float32 vector, and of a cache line
 _HALF = LANES // 2
 
-# A tile is 6 rows × 1 or 4 vectors of sums: as many as there are registers for.
+# A tile has 6 rows × 1 or 4 vectors of accumulators: as many as fit in the registers.
 TILE_ROWS, _TILE_VECTORS = 6, 4 if "avx512f" in cpu_features() else 1
 TILE_OUTPUTS = _TILE_VECTORS * LANES
 
 SET, ADD, RELU = 0, 1, 2  # y ← value; y ← y + value; y ← max(value, 0)
 
-_HEAD_WIDTHS = [*range(LANES, 129, LANES), 8, 24, 40, 56]  # that `dots` and `weighted_sum` have a loop for
+_HEAD_WIDTHS = [*range(LANES, 129, LANES), 8, 24, 40, 56]  # `dots` and `weighted_sum` have a loop for each
 
 intrinsic: Any = extending.intrinsic
 register_jitable: Any = extending.register_jitable
@@ -37,7 +37,7 @@ FLOATS, INT32S = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
 
 
 class Program:
-    """LLVM IR that is being written."""
+    """Writes LLVM IR with a builder."""
 
     def __init__(self, builder: Any):
         self.builder = builder
@@ -58,14 +58,14 @@ class Program:
         self.builder.store(value, self._pointer(value.type, address), align=1)
 
     def prefetch(self, address: Any) -> None:
-        """Load a cache line that will be read soon."""
-        place = self._pointer(_INT8, address)
-        kind = ir.FunctionType(ir.VoidType(), [place.type, INT32, INT32, INT32])
-        fetch = self.builder.module.declare_intrinsic("llvm.prefetch", [place.type], kind)
-        self.builder.call(fetch, [place, INT32(0), INT32(3), INT32(1)])  # for reading, into all caches, as data
+        """Prefetch a cache line."""
+        pointer = self._pointer(_INT8, address)
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, INT32, INT32, INT32])
+        fetch = self.builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
+        self.builder.call(fetch, [pointer, INT32(0), INT32(3), INT32(1)])  # for reading, into all caches, as data
 
     def multiply_add(self, a: Any, b: Any, total: Any) -> Any:
-        """a · b + total, lane by lane; rounded once if the CPU can, else twice."""
+        """a · b + total by lane, rounded once if the CPU has fused multiply-add, else twice."""
         if multiplies_and_adds():
             return self.call(f"llvm.fma.v{a.type.count}f32", a.type, a, b, total)
         return self.builder.fadd(total, self.builder.fmul(a, b))
@@ -80,7 +80,7 @@ class Program:
         return ir.Constant(FLOATS, [number] * LANES)
 
     def reduce(self, vector: Any, join: Callable[[Any, Any], Any]) -> Any:
-        """One number of a vector: halves are joined until one lane is left."""
+        """A vector reduced to one number: its halves are joined until one lane is left."""
         while (lanes := vector.type.count) > 1:
             vector = join(*self.halves(vector, lanes // 2))
         return self.builder.extract_element(vector, INT32(0))
@@ -112,7 +112,7 @@ class Program:
         return following
 
     def choose(self, number: Any, cases: Iterable[int], write: Callable[[int], None]) -> None:
-        """A branch for each case. Other numbers do nothing."""
+        """A switch with a branch for each case; any other number skips all branches."""
         builder, after = self.builder, self.builder.append_basic_block("chosen")
         choice = builder.switch(number, after)
         for case in cases:
@@ -133,15 +133,15 @@ class Program:
 
 @register_jitable
 def fills_vectors(width: int) -> bool:
-    """Whether `dots` and `weighted_sum` know heads of this width."""
+    """Whether `dots` and `weighted_sum` have a loop for heads of this width (`_HEAD_WIDTHS`)."""
     return (width % 16 == 0 and 0 < width <= 128) or (width % 8 == 0 and 0 < width < 64)
 
 
 @intrinsic
 def dots(typing, states, width, q, keys, stride, order, count, heads, products, products_width):  # type: ignore[no-untyped-def]
-    """products (heads, products_width) ← q · k, of each head with its keys in `count` ≥ 1 slots, in this order.
+    """products (heads, products_width) ← q · k, for each head and its keys in the first `count` ≥ 1 slots of `order`.
 
-    `states` says whether keys are float32 or int8; slots are `stride` bytes apart.
+    The dtype of `states` is that of the keys, float32 or int8; slots are `stride` bytes apart.
     """
 
     def generate(context, builder, signature, numbers):  # type: ignore[no-untyped-def]
@@ -157,8 +157,8 @@ def dots(typing, states, width, q, keys, stride, order, count, heads, products, 
 def weighted_sum(  # type: ignore[no-untyped-def]
     typing, states, width, weights, values, stride, order, count, next_states, next_order, next_count, y, factor
 ):
-    """y ← factor · Σ weight · value, of one head, over slots as in `dots`. The states that will be read next (of at
-    least one slot) are prefetched meanwhile."""
+    """y ← factor · Σ weight · value, for one head, over slots as in `dots`. Meanwhile the states that will be read next
+    (one slot at least) are prefetched."""
 
     def generate(context, builder, signature, numbers):  # type: ignore[no-untyped-def]
         _, width, *others = numbers
@@ -170,7 +170,7 @@ def weighted_sum(  # type: ignore[no-untyped-def]
 
 
 class _Slots(NamedTuple):
-    """Slots of a sequence, in an order."""
+    """The slots of a sequence, in the order of a hypothesis's tokens."""
 
     states: Any
     stride: Any
@@ -191,7 +191,7 @@ class _OverSlots(Program):
         return [(first, min(LANES, width - first)) for first in range(0, width, LANES)]
 
     def at(self, slots: _Slots, index: Any) -> Any:
-        """The address of the slot with this index in the order."""
+        """The address of the slot at this index of `order`."""
         slot = self.load(_INT64, self.sum(slots.order, self.times(index, 8)))
         return self.sum(slots.states, self.times(slot, slots.stride))
 
@@ -256,7 +256,7 @@ class _WeightedSum(_OverSlots):
         ]
 
     def _prefetch_next(self, index: Any, width: int) -> None:
-        """One slot of the next states, or their last."""
+        """Prefetch the slot at `index` of the next states, or their last one."""
         last = self.sum(self.next.count, -1)
         index = self.builder.select(self.builder.icmp_signed("<", index, last), index, last)
         states = self.at(self.next, index)
@@ -265,17 +265,18 @@ class _WeightedSum(_OverSlots):
 
 
 def has_tiles(dtype: Any) -> bool:
-    """Whether this CPU has the instructions for tiles of such weights: float32, or int8 (shifted to uint8)."""
+    """Whether this CPU has the instructions for tiles of these weights: float32, or int8 (shifted to uint8)."""
     return "avx512vnni" in cpu_features() if np.dtype(dtype) == np.uint8 else multiplies_and_adds()
 
 
 @intrinsic
 def tile(typing, panels, rows, x, panel, steps, ahead, sums, scales, mode, y):  # type: ignore[no-untyped-def]
-    """y ← X W + b, by `mode`, for 1 to 6 rows of X and a panel of W: see sixfold/products.py.
+    """y ← X W + b, by `mode`, for 1 to 6 rows of X and a panel of W: see gemm.py.
 
-    x and y are (address, bytes from row to row). Each step takes 4 bytes of each row and a vector of the panel for each
-    vector of sums, and prefetches 64 bytes `ahead`. For int8, `sums` are the first values of the sums of each row, and
-    `scales` are the largest number of each row, and the scale of each output; then, and for float32 alone, the bias.
+    x and y are (address, bytes from row to row). Each step reads 4 bytes of each row and one panel vector per vector of
+    accumulators, and prefetches 64 bytes at `ahead`. `scales` are three addresses: the largest magnitude of each row,
+    the scale of each output, and the bias. float32 reads the bias only. For int8, `sums` holds the initial accumulator
+    of each row.
     """
 
     def generate(context, builder, signature, numbers):  # type: ignore[no-untyped-def]
@@ -289,7 +290,7 @@ def tile(typing, panels, rows, x, panel, steps, ahead, sums, scales, mode, y):  
 
 
 class _Tile(Program):
-    """Of float32."""
+    """A tile of float32 products."""
 
     def __init__(
         self, builder: Any, x: Any, panel: Any, steps: Any, ahead: Any, sums: Any, scales: Any, mode: Any, y: Any
@@ -329,7 +330,7 @@ class _Tile(Program):
         return self.sum(self.y, self.times(self.y_stride, row), part * BYTES)
 
     def _before(self, row: int, part: int) -> Any:
-        """y as it was, if it is added to; else zeros."""
+        """The old y in mode ADD, else zeros."""
         zeros = ir.Constant(FLOATS, None)
         return self.builder.select(self.adds, self.load(FLOATS, self._address(row, part)), zeros)
 
@@ -353,7 +354,7 @@ class _Tile(Program):
 
 
 class _Int8Tile(_Tile):
-    """Of int8, four inputs per step."""
+    """A tile of int8 products, four inputs per step."""
 
     def _product(self, weight: Any, factor: Any, total: Any) -> Any:
         return self.call("llvm.x86.avx512.vpdpbusd.512", INT32S, total, weight, factor)
@@ -362,7 +363,7 @@ class _Int8Tile(_Tile):
         return self.spread(self.load(INT32, self.sum(self.first_sums, row * 4)))
 
     def _result(self, total: Any, row: int, part: int) -> Any:
-        """In the order of `kernels.rescale`, and so to the same bits."""
+        """In the order of `kernels.rescale`, so that both round alike."""
         scale, bias = (self.load(FLOATS, self.sum(each, part * BYTES)) for each in (self.scale, self.bias))
         largest = self.spread(self.load(FLOAT, self.sum(self.largest, row * 4)))
         value = self.builder.fmul(self.builder.sitofp(total, FLOATS), scale)

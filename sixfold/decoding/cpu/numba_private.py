@@ -1,11 +1,11 @@
-"""Everything that sixfold uses of numba's internals, in one place.
+"""All uses of numba's internals, in one file.
 
     cpu_features     the instruction sets that numba compiles for
-    keep_on_disk     compiled kernels on disk, in spite of damaged files, a full disk and changed sources
+    keep_on_disk     caches compiled kernels on disk; survives damaged files, a full disk and changed sources
     no_value         the result of an intrinsic that returns nothing
 
 `tests/decoding/cpu/test_numba_private.py` fails when numba changes one of them. Until this file is adapted, decoding
-goes on without it: torch multiplies instead of sixfold's own kernels, and kernels are compiled in each process anew.
+works without them: torch computes the matrix products, and every process compiles the kernels anew.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 @cache
 def cpu_features() -> frozenset[str]:
-    """Such as {"avx2", "fma"}: of this CPU, or as NUMBA_CPU_FEATURES says. Empty if numba has changed."""
+    """For instance {"avx2", "fma"}: this CPU's, or those in NUMBA_CPU_FEATURES. Empty if numba's internals changed."""
     try:
         from numba.core.registry import cpu_target
 
@@ -32,19 +32,19 @@ def cpu_features() -> frozenset[str]:
 
 @cache
 def multiplies_and_adds() -> bool:
-    """Whether the CPU has an instruction for a · b + c with one rounding. Every 64-bit ARM has."""
+    """Whether the CPU has fused multiply-add: a · b + c with one rounding. Every 64-bit ARM has it."""
     return "fma" in cpu_features() or platform.machine().lower() in ("aarch64", "arm64")
 
 
 def no_value(context: Any) -> Any:
-    """What the code generator of an intrinsic returns whose type is `types.none`."""
+    """The value that the code generator of an intrinsic of type `types.none` returns."""
     return context.get_dummy_value()
 
 
 def keep_on_disk(compiled: Any, sources: Sequence[str]) -> Any:
-    """Keep a kernel beside its source file, or in the user's cache directory, until one of `sources` has changed.
+    """Cache a kernel beside its source file, or in the user's cache directory, until one of `sources` changes.
 
-    A file that can't be read is compiled again; one that can't be written is left out. → the same kernel
+    An unreadable cache file is compiled anew; a failure to write one is ignored. → the same kernel
     """
     try:
         from numba.core.caching import FunctionCache
@@ -53,7 +53,7 @@ def keep_on_disk(compiled: Any, sources: Sequence[str]) -> Any:
         _tolerate_errors(kept)
         kept._cache_file._source_stamp = kept._cache_file._source_stamp, _stamp(tuple(sources))
         compiled._cache = kept
-    except (ImportError, AttributeError, RuntimeError, OSError):  # numba has changed, or no directory is writable
+    except (ImportError, AttributeError, RuntimeError, OSError):  # numba's internals changed, or no writable directory
         pass
     return compiled
 
@@ -69,7 +69,7 @@ def _tolerate_errors(kept: Any) -> None:
                 kept.flush()
 
     def save_overload(*arguments: Any) -> None:
-        with suppress(OSError):  # a full disk, for one
+        with suppress(OSError):  # for instance a full disk
             save(*arguments)
 
     kept.load_overload, kept.save_overload = load_overload, save_overload
@@ -77,6 +77,6 @@ def _tolerate_errors(kept: Any) -> None:
 
 @cache
 def _stamp(sources: tuple[str, ...]) -> tuple[tuple[float, int], ...]:
-    """Time and size of the files whose functions are compiled into a kernel. (numba looks at its own file only.)"""
+    """Time and size of the files whose functions are compiled into a kernel. (numba checks only the kernel's own.)"""
     found = (Path(file).stat() for file in sources)
     return tuple((status.st_mtime, status.st_size) for status in found)

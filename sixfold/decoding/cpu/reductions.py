@@ -1,14 +1,14 @@
 """Sums, maxima and exponentials of rows, 64 and then 16 numbers at a time, as LLVM IR.
 
-    x₀ … x₆₃   x₆₄ … x₁₂₇   …      four vectors of 16 lanes: each lane adds up every 64th number,
-                                   and in the end the vectors are added in pairs;
-    x₁₂₈ … x₁₄₃   …                vectors that are left over are added to this one,
-                                   and in the end its lanes in pairs
+    x₀ … x₆₃   x₆₄ … x₁₂₇   …      four vector accumulators of 16 lanes: each lane adds up every 64th number;
+                                   at the end the four are added in pairs
+    x₁₂₈ … x₁₄₃   …                the remaining vectors are added to that one; at the end its lanes in pairs
 
-A compiler may not reorder a sum of floats, so it would add one number at a time; if it is allowed to, the order is its
-own, and another in the next program. Here the order is fixed, and depends on nothing but the length of the row.
+Without fast-math a compiler must not reorder a sum of floats, so it adds one number at a time. With fast-math it
+chooses the order, which may differ from program to program. Here the order is fixed and depends only on the row's
+length.
 
-All take an address and a number of vectors (of 16 numbers), which may be 0.
+Each function takes an address and a number of vectors (of 16 numbers), which may be 0.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Add = Callable[[Any, Any, Any], Any]  # (total, x, address of x) → the next to
 Join = Callable[[Any, Any], Any]
 
 _INT64 = types.int64
-_AT_ONCE = 4  # vectors
-_LOWEST = -87.0  # e^x of less is no normal number
+_AT_ONCE = 4  # vector accumulators
+_LOWEST = -87.0  # below, e^x is a subnormal number
 
 # e^r ≈ 1 + r + r² p(r) for |r| ≤ ½ log 2, the highest power first
 _POLYNOMIAL = 1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1
@@ -38,7 +38,7 @@ _MANTISSA_BITS, _EXPONENT_BIAS = 23, 127
 
 class _Reduction(Program):
     def over(self, address: Any, vectors: Any, first: float, add: Add, join: Join) -> Any:
-        """One number: totals that begin with `first` and grow by `add`, joined."""
+        """One number: accumulators that start with `first` and grow by `add`, combined by `join`."""
         four = vectors.type(_AT_ONCE)
         some, rest = self.builder.sdiv(vectors, four), self.builder.srem(vectors, four)
         total = self._part(address, some, [self.constant(first)] * _AT_ONCE, add, join)
@@ -46,15 +46,15 @@ class _Reduction(Program):
         return self.reduce(self._part(at, rest, [total], add, join), join)
 
     def _part(self, address: Any, count: Any, first: list[Any], add: Add, join: Join) -> Any:
-        """One total, after `count` times as many vectors as there are totals; after none, the first."""
+        """Reduce `count` · len(first) vectors to one total; count = 0 gives first[0]."""
         builder, before = self.builder, self.builder.block
         some, after = builder.append_basic_block("some"), builder.append_basic_block("end")
         builder.cbranch(builder.icmp_signed(">", count, count.type(0)), some, after)
         builder.position_at_end(some)
 
         def step(index: Any, totals: list[Any]) -> list[Any]:
-            places = [self.sum(address, self.times(index, len(first) * BYTES), n * BYTES) for n in range(len(first))]
-            return [add(total, self.load(FLOATS, at), at) for total, at in zip(totals, places, strict=True)]
+            each = [self.sum(address, self.times(index, len(first) * BYTES), n * BYTES) for n in range(len(first))]
+            return [add(total, self.load(FLOATS, at), at) for total, at in zip(totals, each, strict=True)]
 
         totals = self.loop(count, first, step)
         while len(totals) > 1:
@@ -68,11 +68,11 @@ class _Reduction(Program):
         return total
 
     def larger(self, a: Any, b: Any) -> Any:
-        """NaN compares false, so that it is ignored in a."""
+        """The larger of a and b, by lane. NaN compares false, so a NaN in a is ignored."""
         return self.builder.select(self.builder.fcmp_ordered(">", a, b), a, b)
 
     def exponential(self, x: Any) -> Any:
-        """e^x for x ≤ 0, as 2^n · e^r. NaN stays NaN; below −87 it is e^−87."""
+        """e^x for x ≤ 0, as 2^n · e^r. NaN stays NaN; x is clamped at −87."""
         builder, lowest = self.builder, self.constant(_LOWEST)
         x = builder.select(builder.fcmp_ordered("<", x, lowest), lowest, x)
         n = self.call("llvm.floor.v16f32", FLOATS, self._times_plus(x, 1 / math.log(2), 0.5))
@@ -94,7 +94,7 @@ class _Reduction(Program):
 
 
 def _sum_of(write: Callable[..., Any]) -> Callable[..., Any]:
-    """A code generator: write(program, x, address of x, arguments …) → what is summed."""
+    """A code generator for Σ write(program, x, address of x, arguments …)."""
 
     def generate(context: Any, builder: Any, signature: Any, numbers: Any) -> Any:
         address, vectors, *arguments = numbers
@@ -150,7 +150,7 @@ def vector_exponentiate(typing, address, vectors, factor, shift):  # type: ignor
 
 @intrinsic
 def vector_max(typing, address, vectors):  # type: ignore[no-untyped-def]
-    """max x, and −∞ of nothing. NaN is ignored."""
+    """max x; −∞ for 0 vectors. NaN is ignored."""
 
     def generate(context: Any, builder: Any, signature: Any, numbers: Any) -> Any:
         program, (address, vectors) = _Reduction(builder), numbers
@@ -161,7 +161,7 @@ def vector_max(typing, address, vectors):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def fill_vector(typing, address, number):  # type: ignore[no-untyped-def]
-    """16 times the same number."""
+    """Store one number in all 16 lanes at an address."""
 
     def generate(context: Any, builder: Any, signature: Any, numbers: Any) -> Any:
         program, (address, number) = Program(builder), numbers

@@ -1,19 +1,18 @@
-"""The step of plain decoders on a CPU: rows of tokens without padding, products, and compiled loops between them.
+"""The step of plain decoders on a CPU: rows of tokens without padding, matrix products, and compiled kernels.
 
-A step of `ModelStep` calls the layers as they are written. While each hypothesis gets one new token, most of the time
-goes into calling small operations, into masks, and into reading padding. Here every token that is read is a row,
-whichever sentence it belongs to: a product takes all rows at once, and what is between two products is one pass over
-them (`sixfold/kernels.py`). Each query reads the keys and values of its own past only, slot by slot. The sums are those
-of `ModelStep`, in another order.
+`ModelStep` calls the layers as they are written. With one new token per hypothesis, most of its time goes into the
+overhead of small operations, into masks, and into padding. Here every token is a row, whichever sentence it belongs to:
+a matrix product takes all rows at once, and the operations between two products are one pass over them (`kernels.py`).
+Each query reads the keys and values of its own past only, slot by slot. The sums are those of `ModelStep`, in another
+order.
 
-It serves decoders of attention, cross-attention, and feed-forward layers of any kind, with any norm, and positions that
-are added to embeddings, or rotary ones. Other attentions, and other ways to put a layer together, are left to
-`ModelStep`.
+It serves decoders of attention, cross-attention, and feed-forward layers of any kind, with any norm, and with rotary
+positions or positions added to embeddings. `ModelStep` serves other attentions and other arrangements of a layer.
 
-Each row is computed in an order that depends on its own sentence only. So the scores of a sentence are the same to the
-last bit in any company, as far as this file and `rows.py` compute them. They are not where a part is called as it is
-(another head, embedding, encoder or feed-forward layer than the plain or gated ones): torch chooses the order of a sum
-by the shape of the batch. Nor are they in float32 on a CPU without fused multiply-add.
+The order in which a row is computed depends on its own sentence only. So a sentence has the same scores to the last bit
+in every batch, as far as this file and `layers.py` compute them. That does not hold where a module of the model is
+called (a head, embedding, encoder or feed-forward layer other than the plain or gated ones), because torch chooses the
+order of a sum by the shape of the batch; nor in float32 on a CPU without fused multiply-add.
 
 Letters: S sentences, w hypotheses of each, B = S·w, L new tokens, R rows, D width, H heads, K head width, n source
 length, V words.
@@ -57,12 +56,12 @@ from sixfold.models.encoder_decoder import EncoderDecoder
 from sixfold.models.model import Model
 from sixfold.transformer import Position, TokenInput
 
-LONG = 128  # source tokens from which on torch's own attention is faster, sentence by sentence
-_POSITIONS = 64  # that are computed at once
+LONG = 128  # source tokens from which on torch's attention, one sentence at a time, is faster
+_POSITIONS = 64  # positions computed at once
 
 
 def unknown_part(model: Model) -> str | None:
-    """The first part of this model's decoder that FusedStep does not know; None if it knows all."""
+    """The first part of this model's decoder that FusedStep does not support; None if it supports all."""
     weight = next(model.parameters())
     if weight.device.type != "cpu" or not (weight.dtype == torch.float32 or is_quantised(model)):
         return f"{weight.dtype} on {weight.device.type}".removeprefix("torch.")
@@ -74,7 +73,7 @@ def unknown_part(model: Model) -> str | None:
 
 
 def _unknown_in(stack: nn.Module, kind: type[forms.EncoderLayerForm]) -> str | None:
-    """The first part of a stack whose form is not known, by its type."""
+    """The type of the first part of a stack whose form is not supported."""
     form = form_of(stack)
     if not isinstance(form, forms.StackForm):
         return type(stack).__name__
@@ -122,12 +121,12 @@ def make_step(model: Model, watch: str | None = None) -> FusedStep | ModelStep:
     return ModelStep(model, watch)
 
 
-class Unknown(ValueError):  # noqa: N818  (it names the condition: the model is no mistake)
-    """A model with a part that FusedStep does not know."""
+class Unknown(ValueError):  # noqa: N818  (not named an error: the model is valid, and ModelStep serves it)
+    """A model with a part that FusedStep does not support."""
 
 
 class FusedStep:
-    """The step of an encoder-decoder of whose decoder all parts are known. Its scores hold until the next step."""
+    """The step of an encoder-decoder whose decoder has supported parts only. The next step overwrites its scores."""
 
     def __init__(self, model: Any):
         part = unknown_part(model)
@@ -148,7 +147,7 @@ class FusedStep:
     @torch.no_grad()
     def begin(self, sources: Sequence[Sequence[int]]) -> KVStore:
         """Read the sources. → the state before the first step"""
-        encode, number = self.encoder or self._encode_as_it_is, len(sources)
+        encode, number = self.encoder or self._encode_by_model, len(sources)
         longest, lengths = max(map(len, sources)), list[int]()
         memory = [self._make(number, longest, layer.cross_shape) for layer in self.layers]
         for part in parts_of(sources):
@@ -164,8 +163,8 @@ class FusedStep:
     def _make(self, sequences: int, slots: int, shape: tuple[int, int]) -> LayerKV:
         return LayerKV.make(self.pool, sequences, slots, shape, self.int8)
 
-    def _encode_as_it_is(self, sources: Sequence[Sequence[int]]) -> tuple[list[Tensor], list[int]]:
-        """By the model's own encoder. → for each layer of the decoder, states of all tokens (R, D); the lengths"""
+    def _encode_by_model(self, sources: Sequence[Sequence[int]]) -> tuple[list[Tensor], list[int]]:
+        """Call the model's encoder. → for each decoder layer the states of all tokens (R, D); the lengths"""
         memory = self.model.encode(padded(sources, self.device))
         rows, length = memory.states[0].shape[:2]
         real = torch.ones(rows, length, dtype=torch.bool) if memory.real is None else memory.real
@@ -187,7 +186,7 @@ class FusedStep:
         return Step(scores, log_z, state)
 
     def _next_words(self, x: Buffer, real: np.ndarray) -> tuple[Tensor, Tensor]:
-        """After the newest token of each hypothesis (B, L), the last one. Those of a row of padding are arbitrary."""
+        """Scores (B, V) and log_z (B,) after the last real token of each hypothesis; arbitrary if it has none."""
         if real.size != len(x.array) or real.shape[1] > 1:
             newest = (real.sum(1).cumsum() - 1).clip(min=0)
             self.scratch.clear(len(real))
@@ -201,7 +200,7 @@ class FusedStep:
 
 
 class _Input:
-    """√D · E[id] + position, or the model's own input as it is."""
+    """√D · E[id] + position; or the model's own input module."""
 
     def __init__(self, model: Any, stack: str, scratch: Scratch):
         role, attribute = {"encoder": ("source", "encoder_input"), "decoder": ("target", "decoder_input")}[stack]
@@ -209,14 +208,14 @@ class _Input:
         self.table, self.limit, self.scratch = model.roles[role], model.limits.get(stack), scratch
         self.words = model.sizes.vocabulary(stack)
         self.width, position = model.sizes.d_model, self.input.position
-        self.waves = np.empty((0, self.width), np.float32)  # of all positions so far
-        self.angles: tuple[Tensor, ...] = ()  # of the same, where positions are rotary
+        self.waves = np.empty((0, self.width), np.float32)  # added to embeddings, for the positions reached so far
+        self.angles: tuple[Tensor, ...] = ()  # of the same positions, if they are rotary
         added = isinstance(form_of(position), forms.SinusoidForm | forms.LearnedPositionsForm)
         self.plain = (added or not position.fills("embed")) and is_table(self.table)
         self.weight: Any = _form(self.table).weight if self.plain else None
 
     def __call__(self, ids: np.ndarray, position: np.ndarray) -> tuple[Buffer, Callable[[], Call]]:
-        """→ (R, D), and the call for parts that are called as they are"""
+        """→ (R, D), and a function that makes the call for the model's own modules"""
         positions = int(position.max()) + 1
         if ids.min() < 0 or ids.max() >= self.words:
             raise ValueError(f"ids from {ids.min()} to {ids.max()}, but the vocabulary has {self.words} words, from 0")
@@ -232,18 +231,18 @@ class _Input:
         return x, self._call_for(x, position)
 
     def _call_for(self, x: Buffer, position: np.ndarray) -> Callable[[], Call]:
-        """A function that makes the call when a part needs it. A position is prepared now, before x changes."""
+        """A function that makes the call when a module needs it. The position is prepared now, before x changes."""
         positioner, call = self.input.position, cache(partial(_call, position))
         if type(positioner).prepare is Position.prepare:
             return call
         if isinstance(form_of(positioner), forms.RotaryForm):
-            prepared: Any = self._turned(positioner, torch.from_numpy(position))
+            prepared: Any = self._rotary_angles(positioner, torch.from_numpy(position))
         else:
             prepared = positioner.prepare(x.tensor[:, None].to(self.scratch.precision), call())
         return lambda: replace(call(), position=prepared, positioner=positioner)
 
-    def _turned(self, rotary: Position, position: Tensor) -> tuple[Tensor, ...]:
-        """What `rotary` prepares for rows at these positions."""
+    def _rotary_angles(self, rotary: Position, position: Tensor) -> tuple[Tensor, ...]:
+        """The cosines and sines of `rotary` for rows at these positions."""
         while not self.angles or len(self.angles[0]) <= int(position.max()):
             first = len(self.angles[0]) if self.angles else 0
             call = _call(np.arange(first, first + _POSITIONS))
@@ -252,7 +251,7 @@ class _Input:
         return tuple(each[position] for each in self.angles)
 
     def _reach(self, positions: int) -> None:
-        """Compute what is added at each position. The same ones are always computed together: see `row_by_row`."""
+        """Extend `waves` to this many positions, in fixed blocks: see `row_by_row` for why rounding needs that."""
         while len(self.waves) < positions:
             first = len(self.waves)
             last = first + _POSITIONS if self.limit is None else min(first + _POSITIONS, self.limit)
@@ -262,18 +261,18 @@ class _Input:
 
 
 def _call(position: np.ndarray) -> Call:
-    """For parts that are called as they are, on rows of one token."""
+    """The call for the model's own modules, on rows of one token."""
     positions = torch.from_numpy(position)[:, None]
     return Call(positions=positions, key_positions=positions, sight=Sight(), causal=True)
 
 
 def _form(part: nn.Module) -> Any:
-    """Of a part that is known to have one."""
+    """The form of a part that was checked to have one."""
     return form_of(part)
 
 
 class _Layer:
-    """Self-attention and feed-forward, for rows x (R, D), which they change."""
+    """Self-attention and feed-forward, which change rows x (R, D) in place."""
 
     def __init__(self, layer: Any, scratch: Scratch):
         self.scratch, attention = scratch, _form(layer.attention)
@@ -342,7 +341,7 @@ def _attended(scratch: Scratch, q: np.ndarray, kv: Arrays, keys: int, view: View
 
 
 class _Encoder:
-    """An encoder of which all parts are known, over the tokens of several sources at once, without padding."""
+    """An encoder with supported parts only, over the tokens of several sources at once, without padding."""
 
     def __init__(self, model: Any, scratch: Scratch):
         self.scratch, self.input = scratch, _Input(model, "encoder", scratch)
@@ -358,7 +357,7 @@ class _Encoder:
         return known and all(FusedFeedForward.knows(layer.feed_forward) for layer in _layers(model.encoder)[0])
 
     def __call__(self, sources: Sequence[Sequence[int]]) -> tuple[list[Tensor], list[int]]:
-        """→ for each layer of the decoder, states of all tokens (R, D); the lengths of the sources"""
+        """→ for each decoder layer the states of all tokens (R, D); the lengths of the sources"""
         sources = [[id_ for id_ in source if id_ != PAD] if PAD in source else source for source in sources]
         lengths = np.array([len(source) for source in sources])
         starts = lengths.cumsum() - lengths
@@ -386,6 +385,6 @@ class _EncoderLayer(_Layer):
         self.around_attention.after(x)
 
     def _attend_alone(self, qkv: np.ndarray, rows: Tensor, y: Buffer) -> None:
-        """The rows of one long source, by torch's own attention. They are copied, and so always aligned alike."""
+        """The rows of one long source, by torch's attention. They are copied, so that their alignment is fixed."""
         q, k, v = torch.from_numpy(qkv)[rows].permute(1, 2, 0, 3)[:, None].unbind(0)  # (1, H, n, K)
         y.tensor[rows] = F.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1).flatten(1)

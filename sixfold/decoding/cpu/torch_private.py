@@ -1,14 +1,14 @@
-"""Everything that fast decoding uses of torch's internals, in one place.
+"""All uses of torch's internals in fast decoding, in one file.
 
     int8_product          (R, I) int8 × (I, O) int8 → (R, O) int32, exact
     pack, packed_product  the same with a scale, by oneDNN, where this build of torch has it
-    change_count          how often torch has changed a tensor in place
+    change_count          torch's count of in-place changes of a tensor
     hooks                 the hooks of a module
     Unconverted           a module that keeps its precision when a model around it is converted
     WeakIdKeyDictionary   a dictionary whose keys are tensors, compared by identity
 
 `tests/decoding/cpu/test_torch_private.py` fails when torch changes one of them. Until this file is adapted, products
-are computed in float64, which is slow and exact, and tensors are compared by all their numbers.
+are computed in float64, which is slow but exact, and tensors are compared number by number.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 __all__ = ["Unconverted", "WeakIdKeyDictionary", "change_count", "hooks", "int8_product", "pack", "packed_product"]
 
-_SHIFT = 128  # oneDNN takes numbers from 0 to 255, of which this one stands for 0
+_SHIFT = 128  # oneDNN takes numbers from 0 to 255; this is their zero point
 
 
 def int8_product(x: Tensor, weight_IO: Tensor, out: Tensor | None = None) -> Tensor:
-    """x (R, I) times a weight, both int8 → int32, exact. With I = 1, torch's own is wrong: I ≥ 2."""
+    """x (R, I) times a weight, both int8 → int32, exact. For I ≥ 2: with I = 1 torch's product is wrong."""
     try:
         return torch._int_mm(x, weight_IO) if out is None else torch._int_mm(x, weight_IO, out=out)
     except AttributeError:
@@ -34,7 +34,7 @@ def int8_product(x: Tensor, weight_IO: Tensor, out: Tensor | None = None) -> Ten
 
 
 def pack(weight_OI: Tensor) -> Tensor | None:
-    """An int8 weight as `packed_product` takes it; None if this torch has no such product."""
+    """An int8 weight packed for `packed_product`; None if this torch has no such product."""
     if "onednn" not in torch.backends.quantized.supported_engines:
         return None
     try:
@@ -52,7 +52,7 @@ def packed_product(x: Tensor, packed: Tensor, scale_O: Tensor, zeros_O: Tensor) 
 
 
 def change_count(tensor: Tensor) -> int | None:
-    """None: torch does not count the changes of this tensor."""
+    """torch's count of in-place changes; None if it does not count them for this tensor."""
     try:
         return None if tensor.is_inference() else tensor._version
     except AttributeError:
@@ -60,17 +60,17 @@ def change_count(tensor: Tensor) -> int | None:
 
 
 def hooks(module: nn.Module) -> list[Any]:
-    """All that is called before or after `forward`."""
+    """The functions that torch calls before or after `forward`."""
     return [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
 
 
 def children(module: nn.Module) -> list[nn.Module | None]:
-    """The modules that are attributes of this one. `module.children()` takes ten times as long."""
+    """The direct submodules. `module.children()` takes ten times as long."""
     return [*module._modules.values()]
 
 
 def tensors(module: nn.Module) -> list[Tensor]:
-    """The parameters and buffers that are attributes of this module, likewise."""
+    """The module's own parameters and buffers, without those of its submodules."""
     return [each for each in (*module._parameters.values(), *module._buffers.values()) if each is not None]
 
 

@@ -1,4 +1,4 @@
-"""Words that are never said, in whatever pieces the model would write them."""
+"""Forbidden words: they never occur in the output, however the tokenizer would split them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from sixfold.decoding.rules.phrase_automaton import BROKEN, Ints, Match, Phrases
 from sixfold.decoding.rules.rule import Rule
 from sixfold.text.tokenizer import Tokenizer
 
-FAR = 8  # tokens: who has so much room has room enough, and no way is longer
-_MOST_MASKS = 1000  # that are kept, each as large as the vocabulary
+FAR = 8  # tokens: larger budgets are treated alike, and longer ways out count as none
+_MOST_MASKS = 1000  # most cached masks, each as large as the vocabulary
 _DEAD, _UNKNOWN = 0, -1
 
-TextState = tuple[bytes, int]  # the first bytes of a character, and the number of a match
+TextState = tuple[bytes, int]  # the first bytes of an incomplete character, and the number of a match
 
 
 class ForbiddenWords(Rule):
-    """The output's text has none of these words or phrases as a whole word (see `phrases`).
+    """None of these words or phrases occurs in the output as a full word (see `phrase_automaton`).
 
-    Where one stands at the end and a letter could make it another word ("cat", "cats"), all words but those that do
-    are forbidden, the end among them; and it may not stand there if no word can.
+    After "cat" at the end of the text, only tokens that make it another word ("cats") are allowed; EOS is forbidden,
+    too. If no token can do that, "cat" itself is forbidden.
     """
 
     def __init__(self, words: Sequence[str], tokenizer: Tokenizer):
@@ -41,7 +41,7 @@ class ForbiddenWords(Rule):
         return f"never say {', '.join(map(repr, self.words[:3]))}{more}"
 
     def found_in(self, text: str) -> bool:
-        """Whether a text that is complete has one of them."""
+        """Whether one of them occurs in a complete text."""
         return bool(self._phrases.find(text))
 
     def breaks(self, said: Sequence[int], *, over: bool) -> bool:
@@ -49,7 +49,7 @@ class ForbiddenWords(Rule):
         return not self._texts.may_end(state) if over else self._texts.way_out(state) == FAR
 
     def apply(self, log_p: Tensor, said: Sequence[int], budget: int) -> None:
-        # Without room the end alone can be chosen; but what the model would have said is still told apart.
+        # At budget 0 only EOS can be chosen. The mask for budget 1 is used: it keeps the scores of other words.
         log_p.masked_fill_(self._mask(self._walk(said), min(max(budget, 1), FAR), log_p.device), -torch.inf)
 
     def _mask(self, state: TextState, budget: int, device: torch.device) -> Tensor:
@@ -65,15 +65,15 @@ class ForbiddenWords(Rule):
 
 @lru_cache(maxsize=8)
 def forbidden_words(words: tuple[str, ...], tokenizer: Tokenizer) -> ForbiddenWords:
-    """The same object for the same words, which is expensive to fill and can serve any number of outputs."""
+    """The same object for the same words: its caches are expensive to fill and can serve any number of outputs."""
     return ForbiddenWords(words, tokenizer)
 
 
 class _Texts:
-    """All texts without a phrase, as an automaton over ids whose states are found when they are needed.
+    """All texts without a phrase, as an automaton over token ids whose states are computed when they are needed.
 
-    A state is a match (numbered) and the bytes of a character that is not complete yet. From the match 0, which stands
-    for all texts with a phrase, there is no way out.
+    A state is a numbered match and the bytes of an incomplete character. Match 0 stands for all texts with a phrase; it
+    is never left.
     """
 
     def __init__(self, phrases: Phrases, vocabulary: Spellings):
@@ -87,7 +87,7 @@ class _Texts:
         self.start: TextState = (b"", self._number(Match()))
 
     def after(self, state: TextState, id_: int) -> TextState:
-        """The state when this was added."""
+        """The state after this token."""
         text, pending = self._vocabulary.read(state[0], id_)
         match = state[1]
         for character in text:
@@ -95,25 +95,26 @@ class _Texts:
         return pending, match
 
     def may_end(self, state: TextState) -> bool:
-        """Whether the text has no phrase if it ends here."""
+        """Whether the text is without a phrase if it ends here."""
         match = self._settled(state)
         return match != _DEAD and not self._phrases.at_end(self._matches[match])
 
     def ways_out(self, state: TextState) -> NDArray[np.int8]:
-        """For each id: how many more tokens after it until the text may end. For EOS: −1, or no way."""
+        """For each id, the tokens needed after it before the text may end; FAR: no way. For EOS: −1 or FAR."""
         ways = np.full(len(self._vocabulary), FAR, dtype=np.int8)
-        matches, places = np.unique(self._after_whole(state), return_inverse=True)
+        matches, indices = np.unique(self._after_complete(state), return_inverse=True)
         found = np.array([self.way_out((b"", match)) for match in matches.tolist()], dtype=np.int8)
-        ways[self._vocabulary.whole] = found[places]
+        ways[self._vocabulary.complete] = found[indices]
         for id_ in self._vocabulary.other:
             ways[id_] = self.way_out(self.after(state, id_))
         ways[EOS] = -1 if self.may_end(state) else FAR
         return ways
 
     def way_out(self, state: TextState) -> int:
-        """Tokens after which the text may end, none in most places. No way where every next word begins with a space.
+        """Fewest tokens after which the text may end, 0 in most states. FAR: no way, as where every token that could
+        follow begins with a space.
 
-        Half a character is completed byte by byte; then it goes on with whole characters.
+        An incomplete character is completed byte by byte; then complete characters follow.
         """
         if state not in self._way_out:
             pending, match = state
@@ -132,14 +133,14 @@ class _Texts:
         tokens, edge = 0, {match}
         seen = edge | {_DEAD}
         while edge and tokens < FAR and not any(self.may_end((b"", match)) for match in edge):
-            there = [np.unique(self._after_whole((b"", match))).tolist() for match in edge - {_DEAD}]
+            there = [np.unique(self._after_complete((b"", match))).tolist() for match in edge - {_DEAD}]
             tokens, edge = tokens + 1, set().union(*there) - seen
             seen |= edge
         return tokens if edge else FAR
 
-    def _after_whole(self, state: TextState) -> Ints:
-        """The match after each id that is whole characters."""
-        matches = np.full(len(self._vocabulary.whole), self._settled(state), dtype=np.int32)
+    def _after_complete(self, state: TextState) -> Ints:
+        """The match after each id that consists of complete characters."""
+        matches = np.full(len(self._vocabulary.complete), self._settled(state), dtype=np.int32)
         for codes in self._columns:
             here = matches[: len(codes)]
             there = self._table[here, codes]
@@ -151,7 +152,7 @@ class _Texts:
         return matches
 
     def _settled(self, state: TextState) -> int:
-        """The match if no byte follows that would complete a character."""
+        """The match if the incomplete character stays incomplete."""
         pending, match = state
         return self._read(match, self._phrases.code(BROKEN)) if pending else match
 
@@ -168,6 +169,6 @@ class _Texts:
         if number == len(self._matches):
             self._matches.append(match)
             if number == len(self._table):
-                budget = np.full_like(self._table, _UNKNOWN)
-                self._table = np.concatenate([self._table, budget])
+                rows = np.full_like(self._table, _UNKNOWN)
+                self._table = np.concatenate([self._table, rows])
         return number

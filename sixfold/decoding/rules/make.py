@@ -22,10 +22,10 @@ from sixfold.text.tokenizer import Tokenizer
 def make_rules(
     decoding: Decoding, tokenizer: Tokenizer, *, prefix: str | None = None, terms: Sequence[str] = ()
 ) -> tuple[Rule, ...]:
-    """The rules for one output: what the configuration asks for, and its own prefix and terms.
+    """The rules for one output: those of the configuration, and its own prefix and terms.
 
-    The order matters a little: who demands words comes after those who forbid some. The rules of one output must not
-    be used for another, which may have other probabilities; what is expensive in them is shared all the same.
+    Rules that demand words must come after rules that forbid some. One output's rules must not be used for another,
+    because a rule may remember the model's probabilities; their expensive tables are shared.
     """
     begin = _prefix(prefix, tokenizer)
     rules: list[Rule] = []
@@ -54,12 +54,12 @@ def make_rules(
 def _prefix(prefix: str | None, tokenizer: Tokenizer) -> tuple[int, ...]:
     tokens = tuple(tokenizer.encode(prefix)) if prefix else ()
     if UNK in tokens:
-        raise ValueError(f"the prefix {prefix!r} has words that the vocabulary does not have, and no output can")
+        raise ValueError(f"the prefix {prefix!r} has words that are not in the vocabulary, so no output can contain it")
     return tokens
 
 
 def _demand(what: str, ways: Sequence[Sequence[int]], rules: Sequence[Rule], *, over: bool) -> None:
-    """Refuse a demand that one of the rules forbids, in whatever way it is written."""
+    """Refuse a demand if one of the rules forbids every tokenization of it."""
     for rule in rules:
         if all(rule.breaks(way, over=over) for way in ways):
-            raise ValueError(f"{what} can't be said: it is against another rule ({rule.describe()})")
+            raise ValueError(f"{what} can't be written: it is against another rule ({rule.describe()})")

@@ -1,8 +1,8 @@
-"""Where words and phrases stand in a text that is still being written, whatever pieces it is written in.
+"""Finds words and phrases in a text that is still being written, however it is split into tokens.
 
-A phrase occurs as a whole word: where it begins or ends with a letter, none stands next to it. Letters are Unicode's
-letters, marks and digits. Those of scripts that put no spaces between words (Chinese, Japanese, Thai, …) are taken
-for signs: what is written in them occurs wherever it stands. Characters are compared as they are: "Cat" is not "cat".
+A phrase occurs only as a full word: where it begins or ends with a letter, no letter is next to it. Letters are
+Unicode's letters, marks and digits. Characters of scripts without spaces between words (Chinese, Japanese, Thai, …) do
+not count as letters, so a phrase in them occurs anywhere. Comparison is case-sensitive: "Cat" is not "cat".
 
     phrase    occurs in                          not in
     cat       cat   a cat.   cat-like   «cat»    cats   concat   cat2   Cat
@@ -29,8 +29,8 @@ from sixfold.text.tokenizer import Tokenizer
 Ints = NDArray[np.int32]
 S = TypeVar("S")
 
-BROKEN = "\ufffd"  # what stands in a text for bytes that are no character
-_REMEMBERED = 10_000  # states of a walk
+BROKEN = "\ufffd"  # replaces bytes that are not a character
+_REMEMBERED = 10_000  # cached states of a walk
 
 # Blocks of scripts without spaces between words, from the first to the last code point.
 _UNSPACED = (
@@ -53,13 +53,13 @@ _UNSPACED = (
     (0x1AFF0, 0x1B16F),
     (0x20000, 0x3FFFF),  # rare Chinese characters
 )
-# Beyond these, Unicode has Chinese characters, private ones, and a great many that are not given to anything.
+# Beyond these, Unicode has Chinese characters, private ones, and many unassigned code points.
 _WITH_LETTERS = ((0x0, 0x1FFFF), (0xE0000, 0xE0FFF))
 
 
 @lru_cache(maxsize=100_000)
 def is_letter(character: str) -> bool:
-    """Whether words go on with it: a letter, mark or digit of a script that puts spaces between words."""
+    """Whether it is a letter, mark or digit of a script with spaces between words."""
     if unicodedata.category(character)[0] not in "LMN":
         return False
     block = bisect(_UNSPACED, (ord(character), sys.maxunicode)) - 1
@@ -67,17 +67,17 @@ def is_letter(character: str) -> bool:
 
 
 class Match(NamedTuple):
-    """What of the phrases stands at the end of a text."""
+    """The beginnings of phrases at the end of a text."""
 
-    letter: bool = False  # whether the last character is one
-    open: tuple[int, ...] = ()  # nodes: the beginnings of phrases that stand there, the longest first
+    letter: bool = False  # whether the last character is a letter
+    open: tuple[int, ...] = ()  # nodes of these beginnings, the longest first
 
 
 class Phrases:
-    """Finds phrases in a text that comes character by character.
+    """Finds phrases in a text that is read character by character.
 
-    The phrases are a tree, each node of which is the beginning of some. A character is a code: its own if it is in a
-    phrase, else OTHER or LETTER, since all others differ in nothing else.
+    The phrases form a prefix tree: each node is the beginning of one or more. Each character has a code: its own if it
+    occurs in a phrase, else OTHER or LETTER.
     """
 
     OTHER, LETTER = 0, 1
@@ -98,7 +98,7 @@ class Phrases:
             self._last[node] = number
 
     def __len__(self) -> int:
-        """How many codes there are."""
+        """The number of codes."""
         return len(self._letters)
 
     def code(self, character: str) -> int:
@@ -106,10 +106,10 @@ class Phrases:
         return (self.LETTER if is_letter(character) else self.OTHER) if own is None else own
 
     def read(self, match: Match, code: int) -> tuple[Match, tuple[int, ...]]:
-        """Read a character. → what stands at the end then, and which phrases are now known to occur"""
+        """Read a character. → the new match, and the phrases that occur for certain from now on"""
         letter = self._letters[code]
         found = () if letter else self.at_end(match)
-        nodes = match.open if match.letter and letter else (*match.open, 0)  # a word begins at no letter after another
+        nodes = match.open if match.letter and letter else (*match.open, 0)  # no word begins in the middle of another
         goes_on = tuple(child for node in nodes if (child := self._next[node].get(code)) is not None)
         if not letter:
             found += tuple(self._last[node] for node in goes_on if node in self._last)
@@ -120,7 +120,7 @@ class Phrases:
         return tuple(self._last[node] for node in match.open if node in self._last) if match.letter else ()
 
     def completed(self, pending: bytes) -> tuple[int, list[int]]:
-        """How many bytes are missing after the first of a character, and the codes of all that it may become."""
+        """How many bytes an incomplete character lacks, and the codes of all characters that it may become."""
         if pending not in self._completed:
             missing, first, last = _characters(pending)
             own = [code for character, code in self._codes.items() if first <= ord(character) <= last]
@@ -129,7 +129,7 @@ class Phrases:
         return self._completed[pending]
 
     def find(self, text: str) -> set[int]:
-        """The phrases that occur in a whole text."""
+        """The phrases that occur in a complete text."""
         match, found = Match(), set[int]()
         for character in text:
             match, now = self.read(match, self.code(character))
@@ -138,9 +138,10 @@ class Phrases:
 
 
 class Spellings:
-    """What each id of a vocabulary adds to a text; UNK adds a word that nobody knows, where there can be one.
+    """The characters that each id of a vocabulary adds to a text. UNK adds a placeholder if the tokenizer can make it.
 
-    Most add whole characters. These are held by columns, the longest first, so that all of them can be read at once:
+    Most ids add complete characters. These are stored by columns, the longest first, so that all of them can be read at
+    once:
 
         id 7    c a t s          columns    c a i    (ids 7, 9, 8)
         id 9    a t                         a t
@@ -152,16 +153,16 @@ class Spellings:
         self.bytes = tokenizer.spellings()
         if not tokenizer.spells:
             self.bytes[UNK] = f" {CONTROLS[UNK]}".encode()
-        self.texts = [_whole(spelling) for spelling in self.bytes]
-        self.whole = np.array(
+        self.texts = [_complete(spelling) for spelling in self.bytes]
+        self.complete = np.array(
             sorted((id_ for id_, text in enumerate(self.texts) if text), key=lambda id_: -len(self.texts[id_])),
             dtype=np.int64,
         )
         self.other = [id_ for id_, text in enumerate(self.texts) if not text]  # controls, and parts of characters
-        self.outside = [id_ for id_ in self.whole.tolist() if not is_letter(self.texts[id_][0])]  # begin with no letter
+        self.no_letter_first = [id_ for id_ in self.complete.tolist() if not is_letter(self.texts[id_][0])]
         letters: dict[str, int] = {}
         columns: list[list[int]] = [[] for _ in range(max(map(len, self.texts), default=0))]
-        for id_ in self.whole.tolist():
+        for id_ in self.complete.tolist():
             for column, character in zip(columns, self.texts[id_], strict=False):
                 column.append(letters.setdefault(character, len(letters)))
         self.characters = [*letters]
@@ -171,7 +172,7 @@ class Spellings:
         return len(self.bytes)
 
     def read(self, pending: bytes, id_: int) -> tuple[str, bytes]:
-        """The text that an id adds after the first bytes of a character. → text, and such bytes at its end"""
+        """Read an id after the `pending` bytes of an incomplete character. → the text added, the new pending bytes"""
         if not pending and self.texts[id_]:
             return self.texts[id_], b""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -186,7 +187,7 @@ def spellings(tokenizer: Tokenizer) -> Spellings:
 
 
 class Walk(Generic[S]):
-    """The state after some tokens, which is not computed anew when one more is said."""
+    """The state after a sequence of tokens, computed from the cached state of one token less."""
 
     def __init__(self, start: S, after: Callable[[S, int], S]):
         self._start, self._after = start, after
@@ -205,7 +206,7 @@ class Walk(Generic[S]):
 
 
 def stripped(phrases: Sequence[str], what: str) -> tuple[str, ...]:
-    """Phrases without the spaces around them, each once."""
+    """Phrases without surrounding spaces and without duplicates."""
     if isinstance(phrases, str):
         raise ValueError(f"{what} must be a list, got one text: {phrases!r}")
     bare = tuple(dict.fromkeys(phrase.strip() for phrase in phrases))
@@ -215,7 +216,7 @@ def stripped(phrases: Sequence[str], what: str) -> tuple[str, ...]:
 
 
 def _characters(pending: bytes) -> tuple[int, int, int]:
-    """How many bytes a character still needs in UTF-8, and the first and last that it may become."""
+    """How many bytes a UTF-8 character still lacks, and the first and last code point that it may become."""
     size = 2 if pending[0] < 0xE0 else 3 if pending[0] < 0xF0 else 4
     bits = pending[0] & (0xFF >> (size + 1))
     for byte in pending[1:]:
@@ -228,15 +229,15 @@ def _characters(pending: bytes) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=100_000)
 def _has(first: int, last: int, letter: bool) -> bool:
-    """Whether there is a letter among some characters, or one that is none."""
+    """Whether a range of code points has a letter (or, with letter=False, a character that is not one)."""
     if not letter:
         return any(not is_letter(chr(code)) for code in range(first, last + 1))
     areas = (range(max(first, start), min(last, end) + 1) for start, end in _WITH_LETTERS)
     return any(is_letter(chr(code)) for area in areas for code in area)
 
 
-def _whole(spelling: bytes) -> str:
-    """The characters that these bytes are; nothing, if they are not whole ones."""
+def _complete(spelling: bytes) -> str:
+    """These bytes as text; empty if they are not complete characters."""
     try:
         return spelling.decode()
     except UnicodeDecodeError:

@@ -1,7 +1,7 @@
-"""Terms that must occur: all of them are in the output's text, wherever the model finds the best place.
+"""Terms that must occur in the output, at positions that the model chooses.
 
-Whether a term is there is seen in the text, in whatever pieces it was written. Writing it is a matter of tokens: those
-of the term with a space before it, or without one where that makes a word too.
+A term counts as present if the text contains it, however it was tokenized. To write a term, the rule uses its tokens
+with a space before it, or without one where that also makes a word.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from sixfold.decoding.rules.phrase_automaton import BROKEN, Match, Phrases, Walk
 from sixfold.decoding.rules.rule import Rule
 from sixfold.text.tokenizer import Tokenizer
 
-Way = tuple[int, ...]
+Way = tuple[int, ...]  # the tokens of a term, in one tokenization
 
 
 class _State(NamedTuple):
-    """A text on its way."""
+    """The state of an unfinished text."""
 
-    pending: bytes = b""  # the first bytes of a character
+    pending: bytes = b""  # the first bytes of an incomplete character
     match: Match = Match()
-    space: bool = True  # whether a space is before what comes next, or nothing
+    space: bool = True  # whether the text is empty or ends with a space
     met: frozenset[int] = frozenset()  # terms that occur, whatever follows
 
 
 class _Option(NamedTuple):
-    """Tokens after which a term is there that was not."""
+    """Tokens that complete a missing term."""
 
     term: int
     way: Way
 
 
 class MustOccur(Rule):
-    """All terms are in the output's text as whole words (see `phrases`), after a forced prefix if there is one.
+    """All terms occur in the output as full words (see `phrase_automaton`), after a forced prefix if there is one.
 
-    The end is forbidden before. Where the model would end, or where there is just enough room, the terms that are
-    missing are written one after the other, the likeliest way first. This remembers where the model would have
-    ended, so every output needs a rule of its own.
+    EOS is forbidden until then. Where the model would end, or where the remaining budget just suffices, the missing
+    terms are written one after the other, the likeliest way first. The rule remembers where the model would have
+    ended, so every output needs its own instance.
 
-    If there are forbidden words, too, it sees to it that none of them is about to be said when a term has to follow.
+    With forbidden words, it also ensures that the text has not begun one of them when a term has to follow.
     """
 
     demands = True
@@ -114,9 +114,10 @@ def _terms(terms: tuple[str, ...], tokenizer: Tokenizer) -> _Terms:
 
 
 class _Terms:
-    """Which terms a text has, and how to get the others in. The cost of a term is that of its surest way.
+    """Which terms a text contains, and how to write the missing ones.
 
-    That way is right after whatever text: it begins with a space, or with a sign that no word goes on with.
+    The cost of a term is the number of tokens of its safe way, which works after any text: it begins with a space or
+    with a non-letter.
     """
 
     def __init__(self, terms: Sequence[str], tokenizer: Tokenizer):
@@ -131,7 +132,7 @@ class _Terms:
         self._needs: dict[_State, int] = {}
 
     def after(self, state: _State, id_: int) -> _State:
-        """The state when this was added."""
+        """The state after this token."""
         text, pending = self._vocabulary.read(state.pending, id_)
         match, met = state.match, state.met
         for character in text:
@@ -140,7 +141,7 @@ class _Terms:
         return _State(pending, match, text[-1].isspace() if text else state.space, met)
 
     def met(self, state: _State) -> frozenset[int]:
-        """The terms that are there if the text ends here."""
+        """The terms that occur if the text ends here."""
         match, met = state.match, state.met
         if state.pending:
             match, found = self._phrases.read(match, self._phrases.code(BROKEN))
@@ -151,18 +152,18 @@ class _Terms:
         return met == self._everything
 
     def most(self, state: _State) -> int:
-        """Tokens that are enough after whatever comes next: all that is not met for good is written the surest way."""
+        """Tokens that suffice after any continuation: every term not yet certain, written in its safe way."""
         return self._sum(self._everything - state.met)
 
     def need(self, state: _State) -> int:
-        """Tokens with which all terms can be there; no more than `most`."""
+        """Tokens needed to write all missing terms; at most `most`."""
         if state not in self._needs:
             ways = [len(option.way) + self._greedy(self._go(state, option.way)) for option in self.options(state)]
             self._needs[state] = min(ways, default=0)
         return self._needs[state]
 
     def options(self, state: _State) -> tuple[_Option, ...]:
-        """The ways, or what is left of them, to each term that is missing. None, if all are there."""
+        """The ways, or the rest of them, to complete each missing term. Empty if no term is missing."""
         if state not in self._options:
             missing = sorted(self._everything - self.met(state))
             rests = ((term, way[i:]) for term in missing for way in self._ways[term] for i in range(len(way)))
@@ -172,29 +173,29 @@ class _Terms:
         return self._options[state]
 
     def next_words(self, state: _State, budget: int) -> list[int]:
-        """Words after which the terms are nearer, or none is lost if all are there.
+        """Words that bring the missing terms nearer; if none is missing, words that spoil none.
 
-        A space may come before a term even where it could do without one.
+        A space is allowed before a term even where it is not needed.
         """
         if self.all_in(self.met(state)):
-            return [EOS, *self._vocabulary.outside]  # none of these makes another word of the last term
+            return [EOS, *self._vocabulary.no_letter_first]  # none of these makes another word of the last term
         options = self.options(state)
         needs = {word: self.need(self.after(state, word)) for word in dict.fromkeys(o.way[0] for o in options)}
         nearer = {word for word, need in needs.items() if need < self.need(state)}
-        if not state.space and all(option.way in self._ways[option.term] for option in options):  # none is begun
+        if not state.space and all(option.way in self._ways[option.term] for option in options):  # no term has begun
             nearer.update(self._ways[option.term][0][0] for option in options)
         return [word for word in nearer if needs[word] < budget]
 
     def progress(self, state: _State) -> int:
-        """Tokens of the terms that are there, and of the one that is furthest."""
+        """The cost of the terms that occur, plus the tokens written of the unfinished term that is furthest."""
         begun = (self._costs[option.term] - len(option.way) for option in self.options(state))
         return self._sum(self.met(state)) + max([0, *begun])
 
     def _greedy(self, state: _State) -> int:
-        """Tokens if the option that saves most is always taken next; what spoils a term that was there saves less.
+        """Tokens needed if the option that saves most is taken each time; spoiling a term costs that term.
 
-        A term's surest way saves nothing and spoils nothing, so no choice is worse: all together need no more than
-        the sum of what the missing terms cost.
+        A term's safe way saves nothing and spoils nothing, and the best option is at least as good. So the result is
+        at most the sum of the costs of the missing terms.
         """
         tokens = 0
         while options := self.options(state):
@@ -218,18 +219,18 @@ def _known(term: str, tokenizer: Tokenizer) -> str:
     """The term as the tokenizer writes it."""
     ids = tokenizer.encode(term)
     if UNK in ids:
-        raise ValueError(f"the term {term!r} has words that the vocabulary does not have, and no output can")
+        raise ValueError(f"the term {term!r} has words that are not in the vocabulary, so no output can contain it")
     return tokenizer.decode(ids)
 
 
 def _needed(texts: Sequence[str]) -> list[str]:
-    """Without the terms that other terms bring with them, such as "York" with "New York"."""
+    """Without the terms that are contained in other terms, such as "York" in "New York"."""
     texts = [*dict.fromkeys(texts)]
     phrases = Phrases(texts)
-    brought = {number for place, text in enumerate(texts) for number in phrases.find(text) if number != place}
-    return [text for number, text in enumerate(texts) if number not in brought]
+    contained = {number for index, text in enumerate(texts) for number in phrases.find(text) if number != index}
+    return [text for number, text in enumerate(texts) if number not in contained]
 
 
 def _ways(text: str, tokenizer: Tokenizer) -> tuple[Way, ...]:
-    """With a space, and without. These are the same where the tokenizer splits at spaces."""
+    """The term's tokens with a space before it, and without. Both are equal if the tokenizer splits at spaces."""
     return tuple(dict.fromkeys(tuple(tokenizer.encode(variant)) for variant in (" " + text, text)))

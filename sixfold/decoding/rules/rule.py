@@ -27,27 +27,27 @@ _LEAST_COVERAGE = 1e-6  # its logarithm must be finite, so that outputs can stil
 
 
 class Rule:
-    """A rule that changes nothing. A rule is told the tokens said so far, without BOS."""
+    """A rule that changes nothing. Its methods take the tokens written so far (`said`), without BOS."""
 
-    needs_attention = False  # whether `final` wants to know where the model looked
-    demands = False  # whether it `wants` words, for a beam to make room for
+    needs_attention = False  # whether `final` needs the coverage, computed from cross-attention
+    demands = False  # whether it `wants` words, for which a beam reserves hypotheses
 
     def describe(self) -> str:
         """The rule in a few words, for a message."""
         raise NotImplementedError
 
     def check(self, limit: int) -> None:
-        """Raise ValueError if it can never hold with at most `limit` tokens."""
+        """Raise ValueError if it can't be satisfied with at most `limit` tokens."""
 
     def breaks(self, said: Sequence[int], *, over: bool) -> bool:
-        """Whether a text of these tokens is against the rule as it stands, or if not over, however it goes on."""
+        """Whether these tokens violate the rule: as a complete text (`over`), or else however the text continues."""
         return False
 
     def apply(self, log_p: Tensor, said: Sequence[int], budget: int) -> None:
         """Change log_p (V,) of the next word, in place, if `budget` more tokens may be written before EOS."""
 
     def progress(self, said: Sequence[int]) -> int:
-        """How many tokens of what it demands have been said."""
+        """How many of the tokens that it demands have been written."""
         return 0
 
     def wants(self, said: Sequence[int]) -> Sequence[int]:
@@ -55,15 +55,15 @@ class Rule:
         return ()
 
     def final(self, said: Sequence[int], coverage: Tensor | None) -> float:
-        """What is added (≤ 0) when outputs that are complete are ranked.
+        """A number ≤ 0 that is added to the score when complete outputs are ranked.
 
-        coverage (n,) is how much each token of the source was looked at, summed over the steps.
+        coverage (n,) is the attention that each source token received, summed over the steps.
         """
         return 0.0
 
 
 class MinimumLength(Rule):
-    """No end before so many tokens."""
+    """No EOS before this many tokens."""
 
     def __init__(self, tokens: int):
         if tokens < 0:
@@ -83,7 +83,7 @@ class MinimumLength(Rule):
 
 
 class NoRepeatedNgram(Rule):
-    """No n tokens in a row that were said in this order before."""
+    """No n-gram twice."""
 
     def __init__(self, n: int):
         if n < 1:
@@ -106,9 +106,9 @@ class NoRepeatedNgram(Rule):
 
 
 class RepetitionPenalty(Rule):
-    """Multiply the log-probability of what was said before: log p(w) · θ, that is p(w)^θ. (arXiv:1909.05858)
+    """log p(w) · θ, that is p(w)^θ, for tokens w that were written before. (arXiv:1909.05858)
 
-    There, scores are divided by θ if they are positive and multiplied if not; log-probabilities are never positive.
+    The paper divides positive scores by θ and multiplies negative ones; log-probabilities are never positive.
     """
 
     def __init__(self, theta: float):
@@ -117,7 +117,7 @@ class RepetitionPenalty(Rule):
         self.theta = theta
 
     def describe(self) -> str:
-        return f"log p of what was said before times {self.theta:g}"
+        return f"log p of repeated tokens times {self.theta:g}"
 
     def apply(self, log_p: Tensor, said: Sequence[int], budget: int) -> None:
         if said:
@@ -146,7 +146,7 @@ class ForcedPrefix(Rule):
 
 
 class CoveragePenalty(Rule):
-    """Rank outputs higher that looked at all of the source: β · Σᵢ log(min(coverageᵢ, 1)). (arXiv:1609.08144)"""
+    """β · Σᵢ log(min(coverageᵢ, 1)): ranks outputs lower whose attention missed source tokens. (arXiv:1609.08144)"""
 
     needs_attention = True
 
@@ -160,5 +160,5 @@ class CoveragePenalty(Rule):
 
     def final(self, said: Sequence[int], coverage: Tensor | None) -> float:
         if coverage is None:
-            raise ValueError("a coverage penalty must know where the model looked; this one can't say it")
+            raise ValueError("a coverage penalty needs attention weights, but this model has none")
         return self.beta * float(coverage.double().clamp(_LEAST_COVERAGE, 1).log().sum())

@@ -16,11 +16,11 @@ EPSILON, COST = 0.01, 0.01
 
 
 class Pondered(NamedTuple):
-    """What has been summed over the steps so far."""
+    """The sums over the steps so far."""
 
     total: Tensor  # (B, L, 1) Σ weight_t: 1 where it has halted
     mean: Tensor  # (B, L, D) Σ weight_t · h_t
-    steps: Tensor  # (B, L, 1) N + R: how many steps, and the weight of the last
+    steps: Tensor  # (B, L, 1) N + R: the number of steps, plus the weight of the last
 
     @classmethod
     def nothing(cls, x: Tensor) -> Pondered:
@@ -28,7 +28,7 @@ class Pondered(NamedTuple):
         return cls(zeros, torch.zeros_like(x), zeros)
 
     def loss(self, call: Call) -> Tensor:
-        """0.01 · (N + R), the mean over what is not padding."""
+        """0.01 · (N + R), averaged over the tokens that are not padding."""
         if call.real is None:
             return COST * self.steps.mean()
         return COST * (self.steps[..., 0] * call.real).sum() / call.real.sum().clamp(min=1)
@@ -37,7 +37,7 @@ class Pondered(NamedTuple):
 class Halting(ModelPart):
     """p_t = σ(w·x_t + b), summed until Σ p > 1 − ε, or the steps end.
 
-    weight_t = p_t; the step where it halts gets what is left to 1.
+    weight_t = p_t, except for the last step, whose weight completes the sum to 1.
     """
 
     batch_dependent = True  # its loss is a mean over the batch
@@ -50,7 +50,7 @@ class Halting(ModelPart):
         nn.init.ones_(self.gate.bias)
 
     def forward(self, x: Tensor, new: Tensor, before: Pondered, last: bool) -> tuple[Tensor, Pondered]:
-        """After the step from x to `new`: who took it (B, L, 1), and the sums."""
+        """After the step from x to `new`: which positions took it (B, L, 1), and the new sums."""
         p = self.gate(x).to(before.total.dtype).sigmoid()
         running = before.total <= 1 - EPSILON
         halts = running if last else running & (before.total + p > 1 - EPSILON)

@@ -1,4 +1,4 @@
-"""Convolution over text: windows that know of padding, of the future, and of what a cache holds.
+"""Convolution over text: windows that respect padding, causality and the cache.
 
 Letters: B rows, L new tokens, w taps of a window, N = L + w − 1 tokens that L windows reach, C channels,
 H kernels, K = C/H channels that share one.
@@ -26,7 +26,7 @@ STUDY_WIDTH = 9  # taps of every kernel in the study
 
 
 def before(width: int, causal: bool) -> int:
-    """How many tokens of a window stand before its own: all but one, or half of them."""
+    """The number of a window's tokens before its own: w − 1 if causal, else half of them."""
     return width - 1 if causal else width // 2
 
 
@@ -102,10 +102,10 @@ def convolve_each(reached: Tensor, kernel_BLwH: Tensor) -> Tensor:
 
 
 class GatedConvolution(ModelPart):
-    """conv((x W_a) ⊙ σ(x W_b)) W_O. Who inherits says in `kernel` what the taps weigh, and how to `convolve` so."""
+    """conv((x W_a) ⊙ σ(x W_b)) W_O. Subclasses define the weights of the taps (`kernel`) and how to `convolve`."""
 
     map = "kernel"
-    position_places = ()  # a window knows who stands where
+    position_places = ()  # the order of taps encodes relative positions
 
     def __init__(self, spec: Spec, place: Place, width: int, kernels: int, bias: bool = False):
         super().__init__()
@@ -120,7 +120,7 @@ class GatedConvolution(ModelPart):
         raise NotImplementedError
 
     def convolve(self, reached: Tensor, kernel: Tensor) -> Tensor:
-        """(B, N, C) → (B, L, C) with what `kernel` gave."""
+        """(B, N, C) → (B, L, C) with the result of `kernel`."""
         raise NotImplementedError
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
@@ -133,11 +133,11 @@ class GatedConvolution(ModelPart):
         return self.leave(merge_heads(call.gate(self.place, heads)))
 
     def leave(self, y: Tensor) -> Tensor:
-        """What becomes of the convolution's output (B, L, C)."""
+        """Map the convolution's output (B, L, C) to the part's output."""
         return self.output(y)
 
     def written_out(self, u: Tensor, call: Call) -> Tensor:
-        """The kernels as weights (B, H, L, M) on all tokens, to be looked at."""
+        """The kernels as weights (B, H, L, M) over all tokens, for a tap."""
         tap_BLM = call.key_positions[:, None, :] - call.positions[:, :, None] + before(self.width, call.causal)
         reached = (tap_BLM >= 0) & (tap_BLM < self.width)
         if call.cache is None and call.real is not None:
@@ -162,7 +162,7 @@ class StudyConvolution(GatedConvolution):
 
 
 def width_at(widths: tuple[int, ...], place: Place) -> int:
-    """Layer i has the i-th width, layers beyond the last have the last."""
+    """The width of a layer: layer i has the i-th, layers beyond the end of the list the last one."""
     return widths[min(place.layer or 0, len(widths) - 1)]
 
 
@@ -178,14 +178,14 @@ def check_widths(name: str, sizes: Sizes, widths: tuple[int, ...], shared: int) 
 
 
 def gated_parameters(sizes: Sizes, widths: tuple[int, ...], kernel: Callable[[int], int]) -> int:
-    """How many parameters more than with attention; kernel(w) is how many the kernels of one layer have."""
+    """Additional parameters relative to attention; kernel(w) is the number in the kernels of one layer."""
     stacks = (sizes.encoder_layers, sizes.decoder_layers)
     used = [widths[min(layer, len(widths) - 1)] for layers in stacks for layer in range(layers)]
     return sum(3 * sizes.d_model**2 + kernel(width) - _of_attention(sizes) for width in used)
 
 
 def study_parameters(sizes: Sizes, kernel: int) -> int:
-    """The same for `StudyConvolution`, with so many in the kernels of one layer."""
+    """`gated_parameters` for `StudyConvolution`; `kernel` is the number in the kernels of one layer."""
     d, layers = sizes.d_model, sizes.encoder_layers + sizes.decoder_layers
     return layers * (4 * d * d + 5 * d + kernel - _of_attention(sizes))
 
@@ -195,7 +195,7 @@ def _of_attention(sizes: Sizes) -> int:
 
 
 def _in_order(x: Tensor, call: Call) -> bool:
-    """Whether padding stands at the end only; several rows that share their positions say so."""
+    """Whether padding is at the end only: then several rows share their positions."""
     return call.real is None or 1 == call.positions.shape[0] < x.shape[0]
 
 

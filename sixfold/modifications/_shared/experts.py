@@ -1,7 +1,7 @@
 """Experts: many feed-forward networks, of which each token visits one or two.
 
 Letters: N tokens, E experts, C choices of a token, R = N·C visits, D model width, F an expert's width.
-A choice of E, one more than there are experts, means nowhere: padding, and what found no room, goes there.
+Experts are numbered from 0; the choice E means no expert, for padding and for visits over capacity.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sixfold.core.place import Place, Sizes
 from sixfold.spec.spec import Part, Spec
 from sixfold.transformer import FeedForward
 
-LEAST_ROOM = 4  # visits that an expert takes of a group, however small the group
+LEAST_CAPACITY = 4  # visits of a group that an expert always takes
 MOST = {  # the largest value of each option of a Plan
     "experts": 10_000,
     "every": 1_000,
@@ -32,7 +32,7 @@ MOST = {  # the largest value of each option of a Plan
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How many experts there are, where, how large, and how they share the work."""
+    """The number of experts, their layers, their size, and their capacity."""
 
     name: str  # of the modification
     experts: int
@@ -41,7 +41,7 @@ class Plan:
     capacity: float
     group: int
     balance: float
-    decoder_capacity: float | None = None  # if it is another
+    decoder_capacity: float | None = None  # None: as `capacity`
 
     def __post_init__(self) -> None:
         for option in ("experts", "every", "d_expert", "group"):
@@ -55,7 +55,7 @@ class Plan:
             raise ValueError(f"{self.name}: balance must be at least 0, got {self.balance}")
 
     def at(self, place: Place) -> Plan:
-        """The plan of one place."""
+        """The plan with the capacity of this place's stack."""
         other = self.decoder_capacity if place.stack == "decoder" else None
         return self if other is None else replace(self, capacity=other)
 
@@ -107,23 +107,23 @@ class Experts(nn.Module):
         self.activation = spec.activation
 
     def forward(self, x_ND: Tensor, expert_NC: Tensor) -> Tensor:
-        """Each token by each expert that it visits, (N, C, D); zeros from nowhere.
+        """The output of each expert for each token that visits it, (N, C, D); zeros for no expert.
 
-        Visits are sorted by expert, so that each expert has one product over the rows of its own:
+        Visits are sorted by expert, so that each expert has one product over its own rows:
 
             visits    2 0 2 1 0    sorted    0 0 │ 1 │ 2 2    and back
         """
         visits_R = expert_NC.flatten()
         order_R = visits_R.argsort(stable=True)
         rows_RD = x_ND.index_select(0, order_R // expert_NC.shape[1])
-        *mine, nobodys = rows_RD.split(self._visits_of_each(visits_R))
+        *mine, unassigned = rows_RD.split(self._visits_of_each(visits_R))
         weights = zip(mine, self.inner.unbind(), self.outer.unbind(), strict=True)
         done = [self.activation(rows @ w1) @ w2 for rows, w1, w2 in weights]
-        done_RD = torch.cat([*done, torch.zeros_like(nobodys, dtype=done[0].dtype)])
+        done_RD = torch.cat([*done, torch.zeros_like(unassigned, dtype=done[0].dtype)])
         return done_RD.index_select(0, order_R.argsort()).view(*expert_NC.shape, -1)
 
     def _visits_of_each(self, visits_R: Tensor) -> list[int]:
-        """How many visits each expert gets, and how many go nowhere; where nobody knows, as if spread evenly."""
+        """The number of visits of each expert, and of those to none. On `meta`, as if spread evenly."""
         experts, visits = self.inner.shape[0], visits_R.shape[0]
         if visits_R.is_meta:
             return [(visits + e) // experts for e in range(experts)] + [0]
@@ -147,14 +147,14 @@ def tokens_of(x: Tensor, call: Call) -> tuple[Tensor, Tensor | None]:
 
 
 def keep(expert_NC: Tensor, kept: Tensor | None, experts: int) -> Tensor:
-    """The choices that are kept, the others sent nowhere; `kept` is (N, C), or (N,) for whole tokens."""
+    """The choices that are kept, the others replaced by "no expert"; `kept` is (N, C), or (N,) for all of a token's."""
     if kept is None:
         return expert_NC
     return expert_NC.masked_fill(~(kept[:, None] if kept.dim() == 1 else kept), experts)
 
 
-def with_room(expert_NC: Tensor, plan: Plan) -> Tensor:
-    """For training: what finds no room is sent nowhere.
+def within_capacity(expert_NC: Tensor, plan: Plan) -> Tensor:
+    """For training: visits over capacity are replaced by "no expert".
 
     The real tokens are divided, in their order, evenly into as few groups of at most `group` as possible. Of
     a group of S tokens each expert takes ⌊S · capacity / E⌋ visits.
@@ -164,12 +164,12 @@ def with_room(expert_NC: Tensor, plan: Plan) -> Tensor:
     groups = (tokens + plan.group - 1) // plan.group
     size = (tokens + groups - 1) // groups
     group_N = (real_N.cumsum(0) - 1).clamp(min=0) // size
-    room = (size.double() * plan.capacity / plan.experts).floor().clamp(min=LEAST_ROOM)
-    return keep(expert_NC, in_time(expert_NC, group_N, plan.experts, room), plan.experts)
+    capacity = (size.double() * plan.capacity / plan.experts).floor().clamp(min=LEAST_CAPACITY)
+    return keep(expert_NC, first_in_line(expert_NC, group_N, plan.experts, capacity), plan.experts)
 
 
-def in_time(expert_NC: Tensor, group_N: Tensor, experts: int, room: Tensor | float) -> Tensor:
-    """Which visits are among the first `room` of their group at their expert. → (N, C)
+def first_in_line(expert_NC: Tensor, group_N: Tensor, experts: int, capacity: Tensor | float) -> Tensor:
+    """Whether each visit is among the first `capacity` of its group at its expert, (N, C).
 
     All first choices come before the second ones; of one choice, earlier tokens before later ones.
     """
@@ -177,4 +177,4 @@ def in_time(expert_NC: Tensor, group_N: Tensor, experts: int, room: Tensor | flo
     order_R = queue_R.argsort(stable=True)
     sorted_R = queue_R[order_R]
     before_R = torch.arange(len(queue_R), device=queue_R.device) - torch.searchsorted(sorted_R, sorted_R)
-    return (before_R[order_R.argsort()] < room).view(expert_NC.T.shape).T
+    return (before_R[order_R.argsort()] < capacity).view(expert_NC.T.shape).T

@@ -47,10 +47,10 @@ def check_inner(name: str, inner: int) -> None:
 
 
 def vocabularies(sizes: Sizes) -> list[int]:
-    """How many words each vocabulary has."""
+    """The number of words of each vocabulary."""
     return [sizes.vocab] if sizes.joint else [sizes.source_vocab, sizes.target_vocab]
 
 
 def factor_parameters(sizes: Sizes, inner: int) -> int:
-    """How many parameters more than with a full table for each vocabulary."""
+    """Additional parameters relative to a full table for each vocabulary."""
     return sum(words * (inner - sizes.d_model) + inner * sizes.d_model for words in vocabularies(sizes))

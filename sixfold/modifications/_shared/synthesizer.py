@@ -1,6 +1,6 @@
-"""Synthesizers: attention weights that do not come from comparing tokens.
+"""Synthesizers: attention weights that are not computed from query-key products.
 
-Letters: B rows, H heads, L queries, M keys, N positions that are told apart, C columns of a table.
+Letters: B rows, H heads, L queries, M keys, N positions of a table, C its columns.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Random(nn.Module):
 
     def forward(self, x: Tensor, q: Tensor | None, call: Call) -> Tensor:
         i, j = call.positions[:, :, None], call.key_positions[:, None, :]
-        cell_BLM = i * self.table.shape[-1] + j  # of the table with its rows in one line
+        cell_BLM = i * self.table.shape[-1] + j  # index in the flattened table
         return rows(self.table.flatten(1)[..., None], cell_BLM.flatten(1)).unflatten(2, cell_BLM.shape[1:])[..., 0]
 
 
@@ -72,7 +72,7 @@ class SharedFactorized(nn.Module):
 
 
 class Dense(nn.Module):
-    """S_ij = (relu(x_i W₁ + b₁) W₂ + b₂)[j]: each token says which positions it wants, by a map of its own head."""
+    """S_ij = (relu(x_i W₁ + b₁) W₂ + b₂)[j]: each token scores all positions; each head has its own map."""
 
     reads_queries = False
 
@@ -110,7 +110,7 @@ def _fan_in(*shape: int) -> nn.Parameter:
     return parameter(shape, Truncated(shape[-1] ** -0.5))
 
 
-# What attention does with them --------------------------------------------------------------------------
+# Attention with synthetic scores ------------------------------------------------------------------------
 
 
 class Synthesizer(ModelPart):
@@ -188,17 +188,17 @@ def check_rank(name: str, rank: int) -> None:
 
 
 def more_parameters(sizes: Sizes, scores: int, matrices: int) -> int:
-    """In each self-attention: so many parameters for the scores, so many projections d × heads·d_head more."""
+    """Additional parameters: in each self-attention `scores`, and `matrices` projections d × heads·d_head."""
     each = scores + matrices * sizes.d_model * sizes.heads * sizes.d_head
     return (sizes.encoder_layers + sizes.decoder_layers) * each
 
 
 def dense_parameters(sizes: Sizes, length: int) -> int:
-    """Of Dense."""
+    """The parameters of Dense."""
     inner = sizes.heads * sizes.d_head
     return sizes.d_model * inner + inner + inner * length + sizes.heads * length  # W₁, b₁, W₂, b₂
 
 
 def shared_dense_parameters(sizes: Sizes, length: int) -> int:
-    """Of the study's SharedDense."""
+    """The parameters of the study's SharedDense."""
     return sizes.d_head * length  # P
