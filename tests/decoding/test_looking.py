@@ -30,7 +30,7 @@ METHODS = {
 }
 WAYS = pytest.mark.parametrize("keys", METHODS.values(), ids=METHODS)
 OFF = torch.tensor([[1.0, 0.0]])  # the second of two heads
-NAMES = ("encoder.0.attention", "decoder.1.attention", "decoder.0.cross")
+NAMES = ("encoder.0.attention", "decoder.0.attention", "decoder.1.cross")
 
 
 def ones(model):
