@@ -21,8 +21,9 @@ from torch import Tensor
 from sixfold.core.forms import SoftmaxForm
 from sixfold.core.ids import PAD
 from sixfold.core.inputs import check_gates, check_tap
+from sixfold.core.memory import concatenate
 from sixfold.core.parts import form_of
-from sixfold.core.state import Cache, together
+from sixfold.core.state import Cache
 from sixfold.core.tap import Tap, Taps
 from sixfold.models.model import Gates, Model
 
@@ -140,7 +141,7 @@ class ModelStep(GatedStep):
             own = gates_for(self.model, gates, slice(first, first + len(part)))
             memories.append(self.model.encode(padded(part, self.device), tap=self.tap, gates=own))
             first += len(part)
-        return Cache(together(memories))
+        return Cache(concatenate(memories))
 
     def __call__(self, ids: Tensor, state: Cache, gates: Gates | None = None) -> Step:
         seen = None if self.tap is None else self.tap.fresh()
