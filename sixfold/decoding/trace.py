@@ -1,8 +1,8 @@
 """The trace of a search: which candidates each step compared, and what became of them.
 
 Each step compares candidates: a token after a hypothesis. Some are kept and are the hypotheses of the next step, some
-end, and the others are cut. Here is a beam of 2, with the parent of each candidate on the left and its fate on the right;
-those that are kept have an index, by which the next step names them as parents:
+end, and the others are cut. Here is a beam of 2: on the left the parent of each candidate, on the right its fate, and
+for those kept the index by which the next step names them as parents:
 
     step 0                      step 1                         step 2
     0 ──▶ the   kept as 0       0 ──▶ the cat   kept as 0      0 ──▶ the cat EOS   ended
