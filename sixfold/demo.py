@@ -29,7 +29,7 @@ T = TypeVar("T")
 RECIPE, METRIC = "pronounce", "pronunciation"
 SCORED, SHOWN = 500, 10  # words
 # A short run: the rate has to rise and fall within it, and there is little to average over.
-SHORT = {"training.warmup_steps": "400", "training.validate_every": "500", "training.checkpoint_every": "500"}
+SHORT = {"training.warmup": "10 %", "training.validate_every": "20 %", "training.checkpoint_every": "20 %"}
 
 
 def main(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,19 @@ from sixfold.disk.atomic import write_text
 from sixfold.disk.reading import read_bytes
 
 
-def read_config(recipe: str | Path | None = None, settings: Mapping[str, Any] | None = None) -> Config:
+def read_config(
+    recipe: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    translate: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+) -> Config:
     """A recipe (a file, or the name of one that comes with sixfold) with settings such as {"model.heads": 4}.
 
-    A text is read as on the command line: {"model.heads": "4"} is the same.
+    A text is read as on the command line: {"model.heads": "4"} is the same. `translate` changes the sections of a file
+    of an older format.
     """
     tree = {} if recipe is None else _read_recipe(recipe)
+    tree = tree if translate is None else translate(tree)
     given: dict[str, dict[str, Any]] = {}
     for key, value in _flat(settings or {}):
         section, _, name = key.partition(".")
@@ -42,7 +49,9 @@ def read_config(recipe: str | Path | None = None, settings: Mapping[str, Any] | 
         )
     except ValidationError as error:
         if recipe is not None and settings:
-            read_config(recipe)  # a mistake in the file is said to be there; else it is in the settings
+            read_config(
+                recipe, translate=translate
+            )  # a mistake in the file is said to be there; else it is in the settings
         raise ValueError(("" if recipe is None or settings else f"{recipe}: ") + explained(error)) from None
 
 
