@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Callable, Iterator, Mapping
 from importlib import resources
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,16 @@ def recipes() -> dict[str, Path]:
     """The recipes that come with sixfold, by name."""
     folder = Path(str(resources.files("sixfold.config") / "recipes"))
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def about_recipes() -> dict[str, str]:
+    """What each recipe says of itself, in the comment at the top of its file."""
+    about = {}
+    for name, path in recipes().items():
+        lines = path.read_text(encoding="utf-8").splitlines()
+        comment = takewhile(lambda line: line.startswith("#"), lines)
+        about[name] = " ".join(line.removeprefix("#").strip() for line in comment)
+    return about
 
 
 def _read_recipe(recipe: str | Path) -> dict[str, Any]:
