@@ -1,4 +1,4 @@
-"""How long should OpenMP threads spin before they sleep? Training steps by GOMP_SPINCOUNT, idle and beside a busy process.
+"""How long should OpenMP threads spin before they sleep? Training steps by GOMP_SPINCOUNT, idle and on a busy machine.
 
     python benchmarks/spin_count.py [--counts 100,1000,10000] [--sizes 128,256,512] [--rounds 5]
 

@@ -11,7 +11,7 @@ SPIN_COUNT = 1000  # benchmarks/README.md, "A busy machine", has the measurement
 def limit_spinning() -> None:
     """Let waiting OpenMP threads sleep soon, unless the user has set how they wait. Call it before torch is imported.
 
-    libgomp reads the variable when torch loads it. By default its threads spin for milliseconds at every barrier. Beside
+    libgomp reads the variable when torch loads it. By default threads spin for milliseconds at every barrier. Beside
     another busy process the awaited thread may not even be running, and a training step takes several times as long.
     Child processes inherit the setting.
     """
