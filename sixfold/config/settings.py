@@ -41,7 +41,7 @@ def giving_way(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
     kept = dict(values)
     for wins, yields, conflict in _YIELDING:
         if wins in given and yields in kept and yields not in given:
-            with suppress(TypeError, ZeroDivisionError):  # of values that are no numbers; that is said elsewhere
+            with suppress(TypeError, ZeroDivisionError):  # a value is not a number, or is 0; validation reports it
                 if conflict({**kept, **given}):
                     del kept[yields]
     return kept
