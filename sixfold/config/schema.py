@@ -291,7 +291,7 @@ class Config(Section):
     task: str | dict[str, Any] | None = Field(
         None,
         description="what the model is trained for: translation, language_model, masked_words or classification, or "
-        "{name: NAME, option: value}; `sixfold list --tasks` shows the options [default: by model.kind]",
+        "{name: NAME, option: value}; `sixfold list --tasks` shows the options [default: chosen by model.kind]",
     )
     data: Data = Data()
     model: ModelConfig = ModelConfig()

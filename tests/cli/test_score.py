@@ -216,7 +216,7 @@ def test_files_of_different_length_are_found_before_the_first_text_is_scored(six
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "what is to be scored"),
+        ([], "nothing to score"),
         (["--hyp", "two"], "nothing to score against"),
         (["--hyp", "two", "--ref", "one"], "two has 2 lines, but one has 1"),
         (["--hyp", "none", "--ref", "one"], "there is no file 'none'"),
@@ -225,10 +225,10 @@ def test_files_of_different_length_are_found_before_the_first_text_is_scored(six
         (["--hyp", "two", "--ref", "two", "--likelihood"], "--likelihood can't be given with --hyp"),
         (["nowhere"], "there is no directory nowhere"),
         (["RUN"], "has no data.test"),
-        (["RUN", "--ref", "one"], "Give --source-file"),
+        (["RUN", "--ref", "one"], "--ref needs --source-file"),
         (["RUN", "--source-file", "two", "--ref", "one"], "two has 2 lines, but one has 1"),
-        (["RUN", "--source-file", "two", "--likelihood"], "Give --target-file"),
-        (["RUN", "--target-file", "two", "--likelihood"], "Give --source-file"),
+        (["RUN", "--source-file", "two", "--likelihood"], "--likelihood needs --target-file"),
+        (["RUN", "--target-file", "two", "--likelihood"], "--likelihood needs --source-file"),
         (["RUN", "--target-file", "two", "--source-file", "one", "--likelihood"], "one has 1 lines, but two has 2"),
         (["RUN", "--target-file", "two"], "--target-file can't be given with a run"),
         (["RUN", "--likelihood", "--ref", "one"], "--ref can't be given with --likelihood"),

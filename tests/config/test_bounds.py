@@ -228,7 +228,9 @@ def test_too_little_memory_is_a_sentence(monkeypatch, sixfold, error, asked):
     monkeypatch.setattr("sixfold.cli.count.read_config", fail)
     code, out, err = sixfold("count", "transformer-base")
     assert (code, out, err.count("\n")) == (1, "", 1)
-    assert err.startswith("sixfold: there is not enough memory" + (f" ({asked} were asked for" if asked else "; use"))
+    assert err.startswith(
+        "sixfold: out of memory" + (f" (a single allocation of {asked} failed)" if asked else ": use")
+    )
 
 
 def test_other_runtime_errors_are_ours(monkeypatch, sixfold):
