@@ -72,7 +72,7 @@ def bench(
     *,
     settings: dict[str, Any],
 ) -> None:
-    """Measure speed and memory of a run or a recipe, beside other libraries.
+    """Measure speed and memory, beside other libraries.
 
     \b
     sixfold bench runs/mine --json mine.json

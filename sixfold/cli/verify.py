@@ -31,10 +31,10 @@ def verify(
     imports: Import = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check on a run, on this machine, that sixfold keeps its promises.
+    """Check that sixfold's promises hold for a run.
 
-    The promises are equalities: saved = loaded, cached = uncached, alone = in a batch, resumed = uninterrupted, and so
-    on. The run is not changed. The exit code is 1 if an equality does not hold.
+    The promises are equalities, checked on this machine: saved = loaded, cached = uncached, alone = in a batch, resumed
+    = uninterrupted, and so on. The run is not changed. The exit code is 1 if an equality does not hold.
     """
     from sixfold.verify.report import choose
     from sixfold.verify.report import verify as look
