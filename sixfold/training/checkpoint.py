@@ -122,7 +122,7 @@ def read_state(directory: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise DamagedError(f"{directory} is damaged: {error}") from None
     if not isinstance(state, dict):
-        raise DamagedError(f"{directory} is damaged: {path.name} holds a {type(state).__name__}, not names and values")
+        raise DamagedError(f"{directory} is damaged: {path.name} holds a {type(state).__name__}, not an object")
     if state.get("format") != FORMAT:
         raise DamagedError(
             f"{directory} has format {quoted(state.get('format'))}; this version of sixfold reads {FORMAT!r}"
