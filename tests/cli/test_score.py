@@ -200,7 +200,7 @@ def test_texts_are_read_and_answered_in_windows(sixfold, tmp_path, monkeypatch, 
     code, out, err = sixfold("score", run, "--source-file", pipes[0], "--target-file", pipes[1], "--likelihood", *form)
     assert (code, out.count("log_prob" if form else "\n")) == (2, 4)
     assert "has 5 lines, but" in err
-    assert "has 7: line for line" in err
+    assert "has 7: line n of one" in err
 
 
 def test_files_of_different_length_are_found_before_the_first_text_is_scored(sixfold, tmp_path, monkeypatch):
@@ -217,7 +217,7 @@ def test_files_of_different_length_are_found_before_the_first_text_is_scored(six
     ("arguments", "words"),
     [
         ([], "nothing to score"),
-        (["--hyp", "two"], "nothing to score against"),
+        (["--hyp", "two"], "no references to score against"),
         (["--hyp", "two", "--ref", "one"], "two has 2 lines, but one has 1"),
         (["--hyp", "none", "--ref", "one"], "there is no file 'none'"),
         (["--hyp", "two", "--ref", "two", "--metric", "blue"], "did you mean 'bleu'"),
