@@ -82,7 +82,7 @@ def _report(done: Exported) -> None:
             rows.add_row(Text(name), Text(value))
         console().print(rows)
     for sentence in done.not_carried:
-        typer.echo(printable(f"not carried: {sentence}"))
+        typer.echo(printable(f"not carried over: {sentence}"))
 
 
 def _compared(found: Agreement) -> Iterator[tuple[str, str]]:
