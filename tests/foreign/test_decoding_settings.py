@@ -178,7 +178,7 @@ def test_what_is_not_carried_is_named(sixfold, tmp_path):
         assert f"- {sentence}\n" in readme
     assert "beam_size 4" in readme
     assert json.loads((tmp_path / "out" / "export.json").read_text())["not_carried"] == sentences
-    assert "the same text as by the run" in out
+    assert "identical to the run's text" in out
 
 
 def test_a_precision_is_named_where_it_is_not_that_of_the_weights():
