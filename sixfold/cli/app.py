@@ -25,17 +25,19 @@ VERBS = (  # in the order of `--help`; each is a module of this package
     "translate",
     "generate",
     "classify",
+    "align",
     "score",
     "verify",
     "export",
     "bench",
     "list",
+    "show",
     "count",
     "prepare",
 )
 # Verbs that use a trained model. Importing torch makes very many calls, and CPython 3.11 maps and unmaps a page of its
 # stack for each call that crosses the end of the page: imported deep inside a verb, torch took 0.1 s longer.
-_ASKING = ("translate", "generate", "classify", "score")
+_ASKING = ("translate", "generate", "classify", "align", "score")
 _NEAR = 0.8  # least similarity of a typo and the verb that was meant; `explore` and `export` have 0.77
 
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic.fields import FieldInfo
 
 from sixfold.config.errors import explain
-from sixfold.config.settings import OneOrSeveral, giving_way
+from sixfold.config.settings import OneOrSeveral, StepsOrShare, giving_way
 from sixfold.core.bounds import LARGEST
 
 if TYPE_CHECKING:
@@ -143,7 +143,11 @@ class Training(Section):
         None,
         gt=0,
         le=1e7,
-        description="train for about this many minutes instead of a number of steps",
+        description="train for this many minutes, from the start to the written model, instead of a number of steps",
+    )
+    plan: str | None = Field(
+        None,
+        description="another run by minutes, whose steps and learning rates are repeated at any speed",
     )
     batch_tokens: int = Field(
         4096,
@@ -160,7 +164,9 @@ class Training(Section):
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant", "warmup_stable_decay"] = Field(
         "inverse_sqrt", description="inverse_sqrt, cosine, linear, constant or warmup_stable_decay"
     )
-    warmup_steps: int = Field(1000, ge=0, le=_MOST_STEPS, description="steps until the learning rate is at its peak")
+    warmup: StepsOrShare = Field(
+        1000, description="steps until the learning rate is at its peak, or a share of the run: 10 %"
+    )
     betas: tuple[Beta, Beta] = Field((0.9, 0.98), strict=False, description="adamw's β₁ and β₂")
     weight_decay: float = Field(0.01, ge=0, le=1e3, description="decay of matrices; vectors and tables do not decay")
     clip: float = Field(1.0, ge=0, le=1e9, description="largest norm of the whole gradient; 0: no clipping")
@@ -170,7 +176,7 @@ class Training(Section):
         description="validate and save averaged weights: a number from 2 averages the last K checkpoints, one below 1 "
         "(such as 0.999) is the decay of an exponential average",
     )
-    validate_every: int = Field(1000, gt=0, le=_MOST_STEPS, description="steps between validations")
+    validate_every: StepsOrShare = Field(1000, description="steps between validations, or a share of the run: 10 %")
     metric: str = Field(
         "auto",
         description="the metric by which the best weights are chosen: loss, bleu, chrf, exact_match, …; auto: the "
@@ -179,7 +185,7 @@ class Training(Section):
     patience: int | None = Field(
         None, gt=0, le=_MOST_STEPS, description="stop after this many validations in a row without an improvement"
     )
-    checkpoint_every: int = Field(1000, gt=0, le=_MOST_STEPS, description="steps between checkpoints")
+    checkpoint_every: StepsOrShare = Field(1000, description="steps between checkpoints, or a share of the run: 5 %")
     keep: int = Field(2, gt=0, le=1_000_000, description="number of newest checkpoints to keep, beside the best")
     log_every: int = Field(50, gt=0, le=_MOST_STEPS, description="steps between two lines of the log")
     seed: int = Field(1, ge=0, le=_LARGEST_SEED, description="random seed of weights, dropout and order of the data")
@@ -194,6 +200,8 @@ class Training(Section):
     def _consistent(self) -> Training:
         if self.steps is not None and self.minutes is not None:
             raise ValueError(f"give training.steps or training.minutes, got both ({self.steps} and {self.minutes})")
+        if self.plan is not None and (self.steps is not None or self.minutes is not None):
+            raise ValueError("training.plan repeats another run's steps; give no training.steps or training.minutes")
         if self.accumulate > self.batch_tokens:
             raise ValueError(
                 f"accumulate {self.accumulate} is more than batch_tokens {self.batch_tokens}, "
@@ -336,7 +344,7 @@ class Config(Section):
 
     def with_steps(self, steps: int) -> Config:
         """A copy with a number of steps in place of minutes."""
-        training = self.training.model_copy(update={"steps": steps, "minutes": None})
+        training = self.training.model_copy(update={"steps": steps, "minutes": None, "plan": None})
         return self.model_copy(update={"training": training})
 
     def with_whole_paths(self) -> Config:
