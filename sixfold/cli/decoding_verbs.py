@@ -76,9 +76,9 @@ def worker_count(asked: int | None, file: Path | None, loaded: Any) -> int:
 
 
 def tracing(trace: bool, form: Format, workers: int | None) -> int | None:
-    """The number of workers that was asked for; with a trace, this process does the work unless told otherwise."""
+    """The value of --workers; with --trace, 0 if it is not given. Raises a ValueError if --trace lacks jsonl."""
     if trace and form != "jsonl":
-        raise ValueError("--trace needs --format jsonl, which has a place for it")
+        raise ValueError("--trace needs --format jsonl")
     return 0 if trace and workers is None else workers
 
 

@@ -24,7 +24,7 @@ def list_modifications(
         bool, typer.Option("--tasks", help="List the tasks that models can be trained for, with their options.")
     ] = False,
     recipes: Annotated[
-        bool, typer.Option("--recipes", help="List the configurations that come with sixfold; `show` prints one.")
+        bool, typer.Option("--recipes", help="List the recipes that come with sixfold; `sixfold show` prints one.")
     ] = False,
     imports: Import = None,
     as_json: AsJson = False,

@@ -88,7 +88,7 @@ def recipes() -> dict[str, Path]:
 
 
 def about_recipes() -> dict[str, str]:
-    """What each recipe says of itself, in the comment at the top of its file."""
+    """The comment at the top of each recipe."""
     about = {}
     for name, path in recipes().items():
         lines = path.read_text(encoding="utf-8").splitlines()

@@ -201,7 +201,7 @@ class Training(Section):
         if self.steps is not None and self.minutes is not None:
             raise ValueError(f"give training.steps or training.minutes, got both ({self.steps} and {self.minutes})")
         if self.plan is not None and (self.steps is not None or self.minutes is not None):
-            raise ValueError("training.plan repeats another run's steps; give no training.steps or training.minutes")
+            raise ValueError("training.plan sets the steps; leave out training.steps and training.minutes")
         if self.accumulate > self.batch_tokens:
             raise ValueError(
                 f"accumulate {self.accumulate} is more than batch_tokens {self.batch_tokens}, "

@@ -37,7 +37,9 @@ def _steps_or_share(value: Any) -> Any:
 
 StepsOrShare = Annotated[int | float, BeforeValidator(_steps_or_share)]
 
-_YIELDING: tuple[tuple[str, str, Callable[[Mapping[str, Any]], bool]], ...] = (  # a key, what yields to it, and when
+_YIELDING: tuple[
+    tuple[str, str, Callable[[Mapping[str, Any]], bool]], ...
+] = (  # a key, the key that yields to it, and a condition
     *((wins, yields, lambda v: True) for wins, yields in permutations(("steps", "minutes", "plan"), 2)),
     ("sample", "beam_size", lambda v: v["sample"] and v["beam_size"] > 1),
     ("sample", "beam_groups", lambda v: v["sample"] and v["beam_groups"] > 1),

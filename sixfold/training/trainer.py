@@ -210,7 +210,7 @@ class Trainer:
         return rate(self.training, self.pace.virtual_step(self.progress.step), self.steps) * self.guard.rate
 
     def plan(self) -> None:
-        """In a run by minutes: change the number of steps, where it is time to plan. The first process decides."""
+        """In a run by minutes, change the number of steps if a plan is due. The first process decides."""
         steps = self.pace.plan(self.progress.step, self.training.validate_every)
         if self.training.minutes is not None:
             steps = self.processes.agree(steps)
