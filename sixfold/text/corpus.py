@@ -89,14 +89,14 @@ def open_prepared(folder: Path, tokenizers: Tokenizers) -> Prepared:
     index = _read_index(folder)
     try:
         if index["tokenizers"] != [tokenizer.fingerprint for tokenizer in tokenizers]:
-            raise OtherTokenizersError(f"{folder} was prepared with other tokenizers; prepare the data anew")
+            raise OtherTokenizersError(f"{folder} was prepared with other tokenizers; prepare the data again")
         parts = {part: open_examples(folder, part, arrays) for part, arrays in index["arrays"].items()}
         found = _read_references(folder / REFERENCES, index["references"], index.get("references_hash"))
         report, hashes = Report.from_json(index["report"]), dict(index["hashes"])
         labels = tuple(index.get("labels", ()))
         return Prepared(tokenizers, parts["train"], parts.get("valid"), found, report, hashes, labels, folder)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{folder / INDEX} is damaged ({error!r}); prepare the data anew") from None
+        raise ValueError(f"{folder / INDEX} is damaged ({error!r}); prepare the data again") from None
 
 
 def copy_prepared(prepared: Prepared, folder: Path, data: Data, form: TextForm) -> Prepared:
@@ -106,11 +106,11 @@ def copy_prepared(prepared: Prepared, folder: Path, data: Data, form: TextForm) 
     """
     index = _read_index(prepared.folder)
     if index.get("form") != form.name:  # a table may be pairs, or texts with labels
-        raise ValueError(f"{prepared.folder} was prepared as {index.get('form')}, not as {form.name}; prepare it anew")
+        raise ValueError(f"{prepared.folder} was prepared as {index.get('form')}, not as {form.name}; prepare it again")
     then, now = index.get("data", {}), data.model_dump(mode="json")
     different = [f"data.{key} was {then.get(key)!r} and is {now[key]!r}" for key in now if then.get(key) != now[key]]
     if different:
-        raise ValueError(f"{prepared.folder} was prepared for another text: {'; '.join(different)}; prepare it anew")
+        raise ValueError(f"{prepared.folder} was prepared for another text: {'; '.join(different)}; prepare it again")
     with new_directory(folder) as aside:
         for path in sorted(prepared.folder.iterdir()):
             if path.name in (INDEX, REFERENCES) or path.suffix in (".ids", ".offsets", ".values"):
@@ -146,12 +146,12 @@ def _read_index(folder: Path) -> dict[str, Any]:
     try:
         index = read_json(path)
     except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}); prepare the data anew") from None
+        raise ValueError(f"{path} is damaged ({error}); prepare the data again") from None
     found = index.get("format") if isinstance(index, dict) else type(index).__name__
     if found != FORMAT:
         raise ValueError(f"{path} has format {quoted(found)}; this version of sixfold reads {FORMAT!r}")
     if not is_intact(index):
-        raise ValueError(f"{path} has changed since it was written; prepare the data anew")
+        raise ValueError(f"{path} has changed since it was written; prepare the data again")
     return index
 
 
@@ -171,7 +171,7 @@ def _read_references(path: Path, count: int, expected: str | None) -> list[Refer
                 record = parse_json(line)
                 found.append(Reference(record["source"], tuple(record["targets"])))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged or missing ({error}); prepare the data anew") from None
+        raise ValueError(f"{path} is damaged or missing ({error}); prepare the data again") from None
     if len(found) != count:
-        raise ValueError(f"{path} is damaged: it has {len(found):,} lines, expected {count:,}; prepare the data anew")
+        raise ValueError(f"{path} is damaged: it has {len(found):,} lines, expected {count:,}; prepare the data again")
     return found

@@ -101,8 +101,8 @@ def train(
         model = build_model(config, opened, processes, like=outline)
         origin = {} if before is None else take(model, config, before, display, opened.labels)
         config = _resolve(config)
-        told: dict[str, Any] = {"log": Log(run), "display": display, "observers": [Board(run), *observers]}
-        trainer = make_trainer(run.draft, config, opened, processes, model=model, started=started, **told)
+        parts: dict[str, Any] = {"log": Log(run), "display": display, "observers": [Board(run), *observers]}
+        trainer = make_trainer(run.draft, config, opened, processes, model=model, started=started, **parts)
         trainer.validation.rehearse(trainer.store.candidate)
         _begin(run, trainer, config, opened, origin)
         return _go(trainer, display)

@@ -100,7 +100,7 @@ def test_text_that_was_prepared_for_other_data_is_refused(tmp_path):
     with pytest.raises(ValueError) as error:
         trained(tiny.config(folder, data__max_length=50), folder / "run", prepared=prepared)
     assert "was prepared for another text: data.max_length was" in str(error.value)
-    assert "and is 50; prepare it anew" in str(error.value)
+    assert "and is 50; prepare it again" in str(error.value)
     assert not (folder / "run").exists()
 
 
@@ -109,7 +109,7 @@ def test_text_that_was_prepared_for_another_task_is_refused(tmp_path):
     folder = labelled.tables(tmp_path)
     prepared = prepare(labelled.config(folder), folder / "prepared")
     pairs = labelled.config(folder, task="translation", training__metric="loss")
-    with pytest.raises(ValueError, match="was prepared as texts with labels, not as pairs; prepare it anew"):
+    with pytest.raises(ValueError, match="was prepared as texts with labels, not as pairs; prepare it again"):
         trained(pairs, folder / "run", prepared=prepared)
     assert not (folder / "run").exists()
 
