@@ -44,7 +44,7 @@ def _deepest(mistakes: list[ErrorDetails]) -> list[ErrorDetails]:
 
 def _keys(path: Path, kinds: Iterable[str]) -> list[str]:
     """What a user wrote of the way to a mistake: in between, pydantic names the kinds that a value may be of."""
-    tags = {*kinds, "str", "int", "float"}
+    tags = {*kinds, "str", "int", "float", "constrained-int"}  # the last: an int with bounds, one of several kinds
     return [str(word) for word in path if isinstance(word, int) or not (word in tags or "[" in word)]
 
 
