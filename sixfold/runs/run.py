@@ -131,6 +131,9 @@ class Run:
         """The configuration, overridden by `settings`; that of an older run with today's names."""
         if not self.need().config.is_file():
             raise ValueError(f"{self.config} is not an ordinary file or a link to one: the run can't be read")
+        about = self.config.with_name(self.about.name)
+        if os.path.lexists(about) and not about.is_file():
+            raise ValueError(f"{about} is not an ordinary file or a link to one; remove it, the run can do without it")
         config = read_config(self.config, settings)
         if not old_formats.is_old_config(self.config):
             return config
