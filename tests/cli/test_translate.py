@@ -225,7 +225,7 @@ def test_a_mistake_gets_one_sentence(sixfold, run, lm, arguments, words):
     [
         (["--term", ""], "--term: terms must not be empty, got ['']"),
         (["--term", "D", "--term", " "], "--term: terms must not be empty, got ['D', ' ']"),
-        (["--term", "dog"], "--term: the term 'dog' has words that the vocabulary does not have"),
+        (["--term", "dog"], "--term: the term 'dog' has words that are not in the vocabulary"),
         (["--term", "D", "--forbidden_words", "[D]"], "--term: the term 'D' can't be written: it is against"),
         (["--term", "D E F", "--max_length", "2"], "--term: the terms 'D E F' need 3 tokens, but at most 2"),
         (["--forbidden_words", "['']"], "forbidden words must not be empty, got ['']"),
