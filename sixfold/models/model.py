@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sixfold.core.batch import Batch, Losses
+from sixfold.core.batch import Batch, Losses, Term
 from sixfold.core.call import Call
 from sixfold.core.drawing import begin as begin_weights
 from sixfold.core.inputs import (
@@ -43,6 +43,17 @@ class Reading(NamedTuple):
     x: Tensor  # (B, L, D): the states that predict
     real: Tensor | None  # (B, L): which of them are not padding; None if all are
     auxiliary: list[Tensor]  # auxiliary losses of parts, such as the balance of experts
+
+    def auxiliary_terms(self, count: Tensor) -> dict[str, Term]:
+        """The auxiliary losses as a term of a task: `{"words": …, **reading.auxiliary_terms(words.tokens)}`.
+
+        They are means. Times `count`, the number of scored targets of the main term, they become a sum. Without
+        auxiliary losses there is no term.
+        """
+        if not self.auxiliary:
+            return {}
+        total = torch.stack(self.auxiliary).sum() * count
+        return {"auxiliary": Term(total, total.detach())}
 
 
 class Model(nn.Module):

@@ -10,11 +10,13 @@ Each file of this package registers one task; a file given by --import can regis
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 import sys
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sixfold.core.names import did_you_mean
@@ -24,6 +26,7 @@ from sixfold.spec.options import pairs, read_value
 if TYPE_CHECKING:
     from sixfold.config.schema import Config
     from sixfold.core.batch import Batch, Term
+    from sixfold.models.model import Model
     from sixfold.text.arrays import Examples
     from sixfold.text.bucketing import Lengths
     from sixfold.text.forms import TextForm
@@ -48,17 +51,43 @@ class Task:
     form: TextForm  # files → rows on disk
     lengths: Callable[[Examples], Lengths]  # the tokens of each row, for the batch's budget
     collate: Callable[[Rows, Any], Batch]  # (rows, options) → a batch with its counts: a pure function
-    losses: Callable[..., dict[str, Term]]  # (model, batch, smoothing=, recompute=) → the terms to minimise
+    losses: Callable[..., dict[str, Term]]  # (model, batch, smoothing=, recompute=[, options=]) → the terms to minimise
     metrics: tuple[str, ...]  # besides the loss; the first one decides which weights are best
     user: Callable[..., Any] | None = None  # (models, tokenizers, decoding, labels=, data=, origin=) → a Translator, …
     answers: Callable[..., list[str]] | None = None  # (user, sources, stop) → the texts that the metrics score
     rehearse: Callable[..., None] | None = None  # (user, references): raises a ValueError if decoding would fail
-    before: Callable[..., Batch] | None = None  # (model, batch, key) → a batch, without gradient, before the forward
+    before: Callable[..., Batch] | None = None  # (model, batch, key=[, options=]) → a batch, before the forward
     options: Any = NoOptions()  # a frozen dataclass of the options that only this task has, with defaults
     main: str = "words"  # the term that is reported as the loss, and the name of its count
 
     def batch(self, rows: Rows) -> Batch:
-        return self.collate(rows, self.options)
+        """`collate` with the task's options; ValueError if the batch does not count the main term."""
+        batch = self.collate(rows, self.options)
+        if self.main not in batch.counts:
+            has = ", ".join(batch.counts) or "nothing"
+            raise ValueError(f"task {self.name!r}: its main term is {self.main!r}, but a batch of it counts {has}")
+        return batch
+
+    @property
+    def terms(self) -> Callable[..., dict[str, Term]]:
+        """`losses`, with the task's options if it takes them."""
+        return self._with_own_options(self.losses)
+
+    def rewriting(self, key: tuple[int, ...]) -> Callable[[Model, Batch], Batch] | None:
+        """`before` with this key, and with the task's options if it takes them; None if the task has no `before`."""
+        return None if self.before is None else partial(self._with_own_options(self.before), key=key)
+
+    def score_batch(self, model: Model, batch: Batch, number: int) -> tuple[dict[str, Term], dict[str, int]]:
+        """The terms of a batch in validation, and their counts. The key of `before` is the batch's number alone."""
+        rewrite = self.rewriting((0, 0, 0, number))
+        batch = batch if rewrite is None else rewrite(model, batch)
+        terms = model(batch, self.terms)
+        batch.need_terms(terms)
+        return terms, batch.counts
+
+    def _with_own_options(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        takes = "options" in inspect.signature(function).parameters
+        return partial(function, options=self.options) if takes else function
 
     @property
     def known_metrics(self) -> tuple[str, ...]:
