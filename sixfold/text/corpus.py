@@ -99,16 +99,27 @@ def open_prepared(folder: Path, tokenizers: Tokenizers) -> Prepared:
         raise ValueError(f"{folder / INDEX} is damaged ({error!r}); prepare the data anew") from None
 
 
-def copy_prepared(prepared: Prepared, folder: Path, data: Data, form: TextForm) -> Prepared:
+def copy_prepared(
+    prepared: Prepared, folder: Path, data: Data, form: TextForm, tokenizers: Tokenizers | None = None
+) -> Prepared:
     """Copy prepared text to another folder; ValueError if it was not prepared for this section `data` and form.
 
-    Files are hard-linked if possible. That is safe because they are never modified, only replaced.
+    Given `tokenizers` must be those of the text; then data.tokenizer and data.vocabulary are not compared. Files are
+    hard-linked if possible. That is safe because they are never modified, only replaced.
     """
     index = _read_index(prepared.folder)
+    if tokenizers is not None and index.get("tokenizers") != [each.fingerprint for each in tokenizers]:
+        raise OtherTokenizersError(
+            f"{prepared.folder} was made with other tokenizers than those of the run to begin with; prepare it with "
+            "start_from=RUN"
+        )
     if index.get("form") != form.name:  # a table may be pairs, or texts with labels
         raise ValueError(f"{prepared.folder} was prepared as {index.get('form')}, not as {form.name}; prepare it anew")
     then, now = index.get("data", {}), data.model_dump(mode="json")
-    different = [f"data.{key} was {then.get(key)!r} and is {now[key]!r}" for key in now if then.get(key) != now[key]]
+    compared = [key for key in now if tokenizers is None or key not in ("tokenizer", "vocabulary")]
+    different = [
+        f"data.{key} was {then.get(key)!r} and is {now[key]!r}" for key in compared if then.get(key) != now[key]
+    ]
     if different:
         raise ValueError(f"{prepared.folder} was prepared for another text: {'; '.join(different)}; prepare it anew")
     with new_directory(folder) as aside:

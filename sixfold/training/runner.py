@@ -39,7 +39,7 @@ from sixfold.training.resume_checks import (
     read_notes,
     surroundings,
 )
-from sixfold.training.start_from import take, tell_inherited
+from sixfold.training.start_from import inherit, take, tell_inherited
 from sixfold.training.trainer import Trainer
 from sixfold.training.what_next import to_resume
 
@@ -60,10 +60,23 @@ class Outcome:
     best: float | None = None  # best value of the metric
 
 
-def prepare(config: Config, folder: str | Path, *, progress: ProgressCallback | None = None) -> Prepared:
-    """Tokenise the text of a configuration into a folder, to train several runs on it: `train(…, prepared=…)`."""
-    config, folder = settled(config).with_whole_paths(), Path(folder)
-    prepared = prepare_text(config.data, task_of(config).form, folder, None, progress)
+def prepare(
+    config: Config,
+    folder: str | Path,
+    *,
+    start_from: str | Path | None = None,
+    progress: ProgressCallback | None = None,
+) -> Prepared:
+    """Tokenise the text of a configuration into a folder, to train several runs on it: `train(…, prepared=…)`.
+
+    With `start_from`, it is for runs that begin with this trained run: its tokenizers are used, and what the
+    configuration does not give is inherited from it.
+    """
+    before = None if start_from is None else Run(start_from).need()
+    config = settled(config if before is None else inherit(config, before)).with_whole_paths()
+    tokenizers = None if before is None else Tokenizers.load(before.directory)
+    folder = Path(folder)
+    prepared = prepare_text(config.data, task_of(config).form, folder, tokenizers, progress)
     prepared.tokenizers.save(folder)
     return prepared
 
@@ -208,9 +221,7 @@ def _prepare(
 ) -> Prepared:
     """Tokenise the text, or copy prepared text, and display its report."""
     if prepared is not None:
-        if tokenizers is not None:  # those of --from: refuses text prepared with others
-            prepared = open_prepared(prepared.folder, tokenizers)
-        made = copy_prepared(prepared, run.data, config.data, task_of(config).form)
+        made = copy_prepared(prepared, run.data, config.data, task_of(config).form, tokenizers)
     else:
         made = prepare_text(config.data, task_of(config).form, run.data, tokenizers, display.progress)
     for line in made.report.lines():

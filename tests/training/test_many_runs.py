@@ -3,10 +3,12 @@
 import pytest
 import torch
 
+from sixfold.config.files import read_config
 from sixfold.runs.run import Run
 from sixfold.training.observers.display import Quiet
 from sixfold.training.runner import prepare, train
 from tests.support import labelled, tiny
+from tests.support.begun_runs import ONE_STEP
 
 
 def trained(config, out, **options):
@@ -114,6 +116,26 @@ def test_text_that_was_prepared_for_another_task_is_refused(tmp_path):
     assert not (folder / "run").exists()
 
 
+def test_runs_on_prepared_text_may_begin_with_a_run(tmp_path):
+    """On its own text, prepared without a size of the vocabulary, and on another, prepared with its tokenizers."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder, seed in ((first, 0), (second, 1)):
+        folder.mkdir()
+        tiny.corpus(folder, seed=seed)
+    config, run = tiny.short(first, data__max_length=30), first / "run"
+    text = prepare(config, first / "prepared")
+    trained(config, run)
+    given = read_config(None, {"data.train": str(second / "train"), **ONE_STEP})
+    other = prepare(given, second / "prepared", start_from=run)
+    assert [each.fingerprint for each in other.tokenizers] == [each.fingerprint for each in text.tokenizers]
+    own = trained(given, second / "own", start_from=run)
+    for folder in (first, second):
+        spoil(folder)
+    on_it = trained(given, second / "given", start_from=run, prepared=other)
+    assert tiny.bytes_of(Run(on_it.run)) == tiny.bytes_of(Run(own.run))
+    assert trained(tiny.short(first), first / "again", start_from=run, prepared=text).finished
+
+
 def test_text_that_was_prepared_with_another_tokenizer_is_no_way_to_go_on_from_a_run(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     for folder, seed in ((first, 0), (second, 1)):
@@ -123,6 +145,6 @@ def test_text_that_was_prepared_with_another_tokenizer_is_no_way_to_go_on_from_a
     words = {"data__vocabulary": {"source": 261, "target": 13}}  # said, so that there is nothing to inherit
     trained(tiny.short(first, **words), first / "run")
     prepared = prepare(tiny.short(second, **words), second / "prepared")
-    with pytest.raises(ValueError, match="prepared was made with other tokenizers"):
+    with pytest.raises(ValueError, match=r"prepared was made with other tokenizers .* start_from=RUN"):
         trained(tiny.short(second, **words), second / "run", prepared=prepared, start_from=first / "run")
     assert not (second / "run").exists()
