@@ -21,6 +21,7 @@ from sixfold.core.call import Call
 from sixfold.core.drawing import begin as begin_weights
 from sixfold.core.inputs import (
     begin,
+    check_features,
     check_gates,
     check_ids,
     check_real,
@@ -34,6 +35,7 @@ from sixfold.core.place import Place
 from sixfold.spec.assemble import Assembly
 from sixfold.spec.spec import Group, Spec
 
+Features = Mapping[str, Tensor]  # what tokens carry besides their ids, (B, L) each: `call.features`
 Gates = Mapping[str, Tensor]  # "decoder.3.cross" → (B or 1, H), a factor for each head
 
 
@@ -141,6 +143,7 @@ class Model(nn.Module):
         """Check the inputs and embed them."""
         check_ids(ids, self.sizes.vocabulary(place.stack), f"the {role} ids")
         check_real(real, ids, f"the {role} ids")
+        check_features(rest.get("features"), ids, f"the {role} ids")
         check_gates(rest.get("gates"), self.attentions, ids.shape[0])
         check_tap(rest.get("tap"))
         call = begin(ids, real, causal=place.causal, limit=self.limits.get(place.stack), **rest)
