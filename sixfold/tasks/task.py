@@ -151,9 +151,9 @@ def find_task(name: str) -> Task:
     return known[name]
 
 
-def usual_task(kind: str) -> Task:
-    """The default task of a kind of model."""
-    return find_task(_USUAL[kind])
+def usual_task(kind: str, classes: int = 0) -> Task:
+    """The default task of a kind of model, which may have classes."""
+    return find_task("classification" if classes else _USUAL[kind])
 
 
 def task_of(config: Config) -> Task:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from sixfold.runs.run import Run
 from sixfold.scoring.labels import label_report
 from sixfold.training.observers.display import Quiet
 from sixfold.training.runner import train
+from sixfold.verify.subject import VerifiedRun
 from tests.support import labelled, two_terms
 from tests.support.interrupting import assert_it_ends_as_left_alone
 from tests.support.verified import ALONE, results
@@ -92,6 +94,20 @@ def test_verify_finds_nothing_wrong(original):
     excused = {key for key, each in found.items() if each.result == "does not apply"}
     assert excused == {"cache", "export"}
     assert {key for key, each in found.items() if each.result == "pass"} == set(ALONE) - excused
+
+
+def test_verify_samples_texts_and_not_labels(original, tmp_path):
+    subject = VerifiedRun(original.directory, tmp_path, "cpu")
+    texts = {text for text, _ in valid_rows(original)}
+    assert {subject.tokenizers.target.decode(sample.target) for sample in subject.samples} == texts
+
+
+def test_a_classifier_without_its_run_is_asked_for_labels(original, tmp_path):
+    for name in ("model.json", "model.safetensors", "tokenizer.json", "labels.json"):
+        shutil.copy(original.directory / name, tmp_path)
+    text = valid_rows(original)[0][0]
+    assert package.load(tmp_path).classify([text]) == package.load(original.directory).classify([text])
+    assert VerifiedRun(tmp_path, tmp_path / "scratch", "cpu").task.name == "classification"
 
 
 GOOD = "text\tlabel\nab\tbegin\nde\tmiddle\nba\tbegin\ned\tmiddle\n"
