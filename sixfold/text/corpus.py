@@ -20,6 +20,7 @@ from sixfold.core.quote import quoted
 from sixfold.disk.atomic import new_directory
 from sixfold.disk.hashes import file_hash, is_intact, quick_hash, sealed
 from sixfold.disk.reading import ordinary, parse_json, read_json
+from sixfold.runs.run import TOKENIZERS
 from sixfold.text.arrays import Examples, open_examples
 from sixfold.text.file_kinds import remarks
 from sixfold.text.forms import TextForm
@@ -30,6 +31,7 @@ from sixfold.text.tokenizer import Tokenizers
 
 FORMAT = "sixfold-data-1"
 INDEX, REFERENCES = "index.json", "references.jsonl"
+_ARRAYS = (".ids", ".offsets", ".values")
 
 
 @dataclass(frozen=True)
@@ -124,9 +126,24 @@ def copy_prepared(
         raise ValueError(f"{prepared.folder} was prepared for another text: {'; '.join(different)}; prepare it anew")
     with new_directory(folder) as aside:
         for path in sorted(prepared.folder.iterdir()):
-            if path.name in (INDEX, REFERENCES) or path.suffix in (".ids", ".offsets", ".values"):
+            if _is_own(path):
                 _share(path, aside / path.name)
     return open_prepared(folder, prepared.tokenizers)
+
+
+def need_room(folder: Path) -> None:
+    """Raise a ValueError unless a folder is new, empty, or holds prepared text alone: `prepare` replaces it."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is not prepared text, but a file; give a new or empty folder")
+    there = sorted(folder.iterdir()) if folder.exists() else []
+    foreign = [path for path in there if not _is_own(path) and path.name not in TOKENIZERS]
+    if foreign or (there and not (folder / INDEX).is_file()):
+        held = (foreign or there)[0].name
+        raise ValueError(f"{folder} is not prepared text, but holds {held}; give a new or empty folder")
+
+
+def _is_own(path: Path) -> bool:
+    return path.name in (INDEX, REFERENCES) or path.suffix in _ARRAYS
 
 
 def _share(path: Path, other: Path) -> None:

@@ -18,7 +18,7 @@ from sixfold.disk.atomic import sweep
 from sixfold.models.model import Model
 from sixfold.runs.run import Run, as_text
 from sixfold.tasks.task import settled, task_of
-from sixfold.text.corpus import Prepared, copy_prepared, data_files, data_hashes, open_prepared
+from sixfold.text.corpus import Prepared, copy_prepared, data_files, data_hashes, need_room, open_prepared
 from sixfold.text.corpus import prepare as prepare_text
 from sixfold.text.labels import write_labels
 from sixfold.text.preparation import ProgressCallback
@@ -69,13 +69,14 @@ def prepare(
 ) -> Prepared:
     """Tokenise the text of a configuration into a folder, to train several runs on it: `train(…, prepared=…)`.
 
-    With `start_from`, it is for runs that begin with this trained run: its tokenizers are used, and what the
-    configuration does not give is inherited from it.
+    The folder must be new or empty, or hold prepared text, which is replaced. With `start_from`, the text is for runs
+    that begin with this trained run: its tokenizers are used, and what the configuration does not give is inherited.
     """
     before = None if start_from is None else Run(start_from).need()
     config = settled(config if before is None else inherit(config, before)).with_whole_paths()
     tokenizers = None if before is None else Tokenizers.load(before.directory)
-    folder = Path(folder)
+    folder = Path(folder).absolute()
+    need_room(folder)
     prepared = prepare_text(config.data, task_of(config).form, folder, tokenizers, progress)
     prepared.tokenizers.save(folder)
     return prepared

@@ -1,5 +1,7 @@
 """Many runs in one process, on text that was prepared once: each is as if it had been alone."""
 
+import os
+
 import pytest
 import torch
 
@@ -58,19 +60,46 @@ def test_a_run_on_prepared_text_is_whole_without_it(tmp_path):
     assert names == {path.name for path in (folder / "other" / "data").iterdir()}
 
 
+def test_text_is_prepared_again_in_its_folder(tmp_path):
+    folder = tiny.corpus(tmp_path)
+    for size in (30, 20):
+        prepared = prepare(tiny.config(folder, data__max_length=size), folder / "prepared")
+        assert prepared.report.limit == size
+
+
+@pytest.mark.parametrize("there", ["a run", "a text", "a text beside prepared text", "a file", "the corpus"])
+def test_nothing_but_prepared_text_is_replaced(tmp_path, there):
+    """`prepare` replaces its folder as a whole."""
+    folder = tiny.corpus(tmp_path)
+    place = {"a file": folder / "train.w", "the corpus": folder}.get(there, folder / "place")
+    if there == "a run":
+        trained(tiny.short(folder), place)
+    if there == "a text beside prepared text":
+        prepare(tiny.config(folder), place)
+    if there.startswith("a text"):
+        place.mkdir(exist_ok=True)
+        (place / "mine.txt").write_text("mine")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=r"is not prepared text, but .*; give a new or empty folder"):
+        prepare(tiny.config(folder), place)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
 @pytest.mark.parametrize("strict", [False, True])
-def test_torch_is_left_as_it_was(tmp_path, strict):
+def test_torch_is_left_as_it_was(tmp_path, monkeypatch, strict):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     folder = tiny.corpus(tmp_path)
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(strict, warn_only=strict)
     try:
         torch.manual_seed(5)
-        state, threads = torch.get_rng_state(), torch.get_num_threads()
+        state, threads, variables = torch.get_rng_state(), torch.get_num_threads(), dict(os.environ)
         trained(tiny.short(folder, training__deterministic=not strict), folder / "run")
         assert torch.equal(torch.get_rng_state(), state)
         assert torch.are_deterministic_algorithms_enabled() == strict
         assert torch.is_deterministic_algorithms_warn_only_enabled() == strict
         assert torch.get_num_threads() == threads
+        assert dict(os.environ) == variables
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
