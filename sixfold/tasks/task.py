@@ -95,7 +95,7 @@ class Task:
 
     def imported_from(self) -> list[str]:
         """The user's file that registered it; empty for sixfold's own tasks."""
-        module = sys.modules.get(self.collate.__module__)
+        module = sys.modules.get(_origins.get(self.name, ""))
         return [str(module.__file__)] if module is not None and module.__name__.startswith("sixfold_import_") else []
 
     def said(self) -> dict[str, Any]:
@@ -116,12 +116,18 @@ class Task:
 
 
 _registered: dict[str, Task] = {}
+_origins: dict[str, str] = {}  # task → the module that registered it
 _USUAL = {"encoder_decoder": "translation", "decoder_only": "language_model", "encoder_only": "masked_words"}
 
 
 def register(task: Task) -> Task:
-    """Register a task under its name. A later one of the same name replaces it."""
-    _registered[task.name] = task
+    """Register a task under its name. A later one of the same name replaces it, but never one of sixfold's own."""
+    module = sys._getframe(1).f_globals["__name__"]  # of the caller: the functions of a task may be another's
+    if not task.name.isidentifier():
+        raise ValueError(f"the name of a task has letters, digits and _, got {quoted(task.name)}")
+    if task.name in _own_names() and module != f"{__package__}.{task.name}":
+        raise ValueError(f"task {task.name!r} is one of sixfold's own; give yours another name")
+    _registered[task.name], _origins[task.name] = task, module
     return task
 
 
