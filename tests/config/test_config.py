@@ -44,6 +44,7 @@ def test_a_seed_has_a_largest_value(section):
         ({"data__train": "5"}, "data.train: input should be a valid string, or a valid list, got 5"),
         ({"data__vocabulary": "{source: 5}"}, "data.vocabulary.target is missing"),
         ({"data__vocabulary": "1e11"}, "data.vocabulary: input should be a valid integer, got 100000000000.0"),
+        ({"data__vocabulary": "-5"}, "data.vocabulary: input should be greater than or equal to 1, got -5"),
         (
             {"data__vocabulary": "100000000000"},
             "data.vocabulary: input should be less than or equal to 10000000, got 100000000000",

@@ -11,6 +11,7 @@ import sixfold as package
 from sixfold.cli.lines import read_lines
 from sixfold.config.schema import Data
 from sixfold.scoring.report import read_texts, stream_pairs
+from sixfold.text.file_kinds import remarks
 from sixfold.text.sources import pair_sources, text_sources
 from tests.support import runs, tiny
 from tests.support.by_kind import prepare
@@ -83,8 +84,17 @@ def test_carriage_returns_that_end_no_line_get_a_warning(tmp_path):
     report = prepared(tmp_path, b"ab\tb a\rba\ta b\r")
     assert report.parts["train"].lines == 1
     (warning,) = report.remarks
-    assert f"{tmp_path}/train.tsv, line 1: 1 carriage returns (\\r) are read as text" in warning
+    assert f"{tmp_path}/train.tsv, line 1: carriage returns (\\r, 1 here) are read as text" in warning
     assert "tr '\\r' '\\n' < FILE > NEW" in warning
+
+
+def test_json_that_is_learned_as_text_gets_a_warning(tmp_path):
+    (tmp_path / "x.txt").write_text('{"text": "a b"}\n' * 3)
+    data = Data(train=str(tmp_path / "x.txt"))
+    (warning,) = remarks(data, [tmp_path / "x.txt"], pairs=False)
+    assert warning.endswith("and the names of its fields; a name that ends in .jsonl has them read")
+    (tmp_path / "x.jsonl").write_text('{"text": "a b"}\n' * 3)
+    assert remarks(data, [tmp_path / "x.jsonl"], pairs=False) == []
 
 
 @pytest.mark.parametrize(
@@ -92,7 +102,7 @@ def test_carriage_returns_that_end_no_line_get_a_warning(tmp_path):
     [
         ('{"source": "a b"}\n', "line 1: a JSON object is read as text"),
         ("{}\n", "line 1: a JSON object is read as text"),
-        ("a b\rc d\r", "line 1: 1 carriage returns"),
+        ("a b\rc d\r", "line 1: carriage returns (\\r, 1 here)"),
         ("{a} b\n", None),
         ("[1, 2]\n", None),
         ("a b\r\n", None),
