@@ -9,8 +9,9 @@ from sixfold.config.files import read_config
 from sixfold.runs.run import Run
 from sixfold.training.observers.display import Quiet
 from sixfold.training.runner import prepare, train
-from tests.support import labelled, tiny
-from tests.support.begun_runs import ONE_STEP
+from sixfold.training.trainer import Trainer
+from tests.support import labelled, plain_text, tiny
+from tests.support.begun_runs import ONE_STEP, first_weights
 
 
 def trained(config, out, **options):
@@ -45,6 +46,38 @@ def test_runs_on_prepared_text_are_those_that_prepared_their_own(tmp_path, task)
         assert tiny.bytes_of(given) == tiny.bytes_of(own)
         assert tiny.log_without_times(given) == tiny.log_without_times(own)
     assert tiny.bytes_of(Run(folder / "given-1")) != tiny.bytes_of(Run(folder / "given-2"))
+
+
+@pytest.mark.parametrize("task", ["translation", "masked_words"])
+def test_two_arms_with_one_seed_see_the_same_batches_and_share_their_first_weights(tmp_path, monkeypatch, task):
+    """Whatever of the model differs: a modification, the depth, dropout. With another seed, nothing is shared."""
+    folder = tiny.corpus(tmp_path) if task == "translation" else plain_text.texts(tmp_path)
+    own = {} if task == "translation" else plain_text.settings(folder, task=task)
+    arms = {
+        "plain": {},
+        "other": {"model__modifications": ["rotary", "swiglu"], "model__layers": 2, "model__dropout": 0.3},
+        "seed": {"training__seed": 2},
+    }
+    seen, backward = {}, Trainer.backward
+
+    def noted(trainer, batches, counts):
+        seen.setdefault(trainer.store.run.directory.name, []).extend(batches)
+        return backward(trainer, batches, counts)
+
+    monkeypatch.setattr(Trainer, "backward", noted)
+    for name, settings in arms.items():
+        trained(tiny.short(folder, training__keep=9, **own, **settings), folder / name)
+    fields = {name: [batch.fields for batch in batches] for name, batches in seen.items()}
+    assert len(fields["plain"]) == 4
+    for mine, theirs in zip(fields["plain"], fields["other"], strict=True):
+        assert mine.keys() == theirs.keys()
+        assert all(torch.equal(tensor, theirs[field]) for field, tensor in mine.items())
+    assert not torch.equal(fields["plain"][0]["source"], fields["seed"][0]["source"])
+    plain, other, seed = (first_weights(Run(folder / name)) for name in arms)
+    common = [name for name, tensor in plain.items() if name in other and other[name].shape == tensor.shape]
+    assert len(common) > len(plain) / 2
+    assert all(torch.equal(plain[name], other[name]) for name in common)
+    assert not torch.equal(plain["tables.0.weight"], seed["tables.0.weight"])
 
 
 def test_a_run_on_prepared_text_is_whole_without_it(tmp_path):
