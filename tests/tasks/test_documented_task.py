@@ -94,7 +94,7 @@ def test_it_trains_by_the_command_of_the_page(noisy, sixfold_command, tmp_path):
         (tmp_path / f"{name}.de").write_text("rotes Haus\nalter roter Baum\n" * 4)
     small = [word for key, value in {**SMALL, "training.steps": 2}.items() for word in (f"--{key}", str(value))]
     text = ["--data.train", "train", "--data.valid", "dev", "--data.source", "en", "--data.target", "de"]
-    task = ["--import", "my_task.py", "--task", "noisy_translation:share=0.2,weight=0.1"]
+    task = ["--import", "my_task.py", "--task", "noisy_translation:share=0.2"]
     code, _, err = sixfold_command("train", *task, *text, *small, "--out", "noisy")
     assert code == 0, err
     log = [json.loads(line) for line in (tmp_path / "noisy" / "log.jsonl").read_text().splitlines()]
@@ -102,7 +102,7 @@ def test_it_trains_by_the_command_of_the_page(noisy, sixfold_command, tmp_path):
     assert sixfold.read_config(tmp_path / "noisy" / "config.yaml").task == {
         "name": "noisy_translation",
         "share": 0.2,
-        "weight": 0.1,
+        "weight": 0.01,
     }
 
 
