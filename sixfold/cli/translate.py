@@ -15,6 +15,7 @@ from sixfold.cli.decoding_verbs import (
     FormatOption,
     Lines,
     Out,
+    TraceOption,
     Window,
     With,
     Workers,
@@ -23,6 +24,7 @@ from sixfold.cli.decoding_verbs import (
     load_for,
     need_file,
     record,
+    tracing,
     worker_count,
     write_all,
 )
@@ -45,6 +47,7 @@ def translate(
     members: With = None,
     out: Out = None,
     form: FormatOption = "text",
+    trace: TraceOption = False,
     term: Annotated[
         list[str] | None,
         typer.Option("--term", metavar="TEXT", help="What must occur in every output; may be given often."),
@@ -72,6 +75,7 @@ def translate(
     with ending_well():
         need_file(file, f"a text is given as: echo {shlex.quote(str(file))} | sixfold translate {run}")
         check_files(out, file, prefixes, terms=terms)
+        workers = tracing(trace, form, workers)
         translator = load_for([run, *(members or [])], "translate", device, imports, settings)
         if term:
             _check_terms(translator, term)
@@ -81,7 +85,8 @@ def translate(
             return
         lines = Lines(arriving_lines(file), tuple(term or ()), terms, prefixes)
         processes = worker_count(workers, file, translator)
-        found = translator.stream(lines, wait=lines.wait, workers=processes, window=window, alignment=form == "jsonl")
+        how: dict[str, Any] = {"workers": processes, "window": window, "trace": trace}
+        found = translator.stream(lines, wait=lines.wait, alignment=form == "jsonl", **how)
         with Output(out) as output:  # which is emptied only now that nothing is wrong with the options
             write = _writer_of(output, form, translator.decoding.n_best, translator.tokenizers.target)
             write_all(found, lines, write, ProgressLine(show=not output.terminal))

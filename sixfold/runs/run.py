@@ -134,7 +134,7 @@ class Run:
         about = self.config.with_name(self.about.name)
         if os.path.lexists(about) and not about.is_file():
             raise ValueError(f"{about} is not an ordinary file or a link to one; remove it, the run can do without it")
-        config = read_config(self.config, settings)
+        config = read_config(self.config, settings, translate=old_formats.renamed)
         if not old_formats.is_old_config(self.config):
             return config
         return config.with_only([old_formats.modification(entry) for entry in config.model.modifications])
