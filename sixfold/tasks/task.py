@@ -19,13 +19,14 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from sixfold.core.batch import Batch
 from sixfold.core.names import did_you_mean
 from sixfold.core.quote import quoted
 from sixfold.spec.options import pairs, read_value
 
 if TYPE_CHECKING:
     from sixfold.config.schema import Config
-    from sixfold.core.batch import Batch, Term
+    from sixfold.core.batch import Term
     from sixfold.models.model import Model
     from sixfold.text.arrays import Examples
     from sixfold.text.bucketing import Lengths
@@ -61,12 +62,8 @@ class Task:
     main: str = "words"  # the term that is reported as the loss, and the name of its count
 
     def batch(self, rows: Rows) -> Batch:
-        """`collate` with the task's options; ValueError if the batch does not count the main term."""
-        batch = self.collate(rows, self.options)
-        if self.main not in batch.counts:
-            has = ", ".join(batch.counts) or "nothing"
-            raise ValueError(f"task {self.name!r}: its main term is {self.main!r}, but a batch of it counts {has}")
-        return batch
+        """`collate` with the task's options."""
+        return self._counted(self.collate(rows, self.options), "collate")
 
     @property
     def terms(self) -> Callable[..., dict[str, Term]]:
@@ -75,7 +72,10 @@ class Task:
 
     def rewriting(self, key: tuple[int, ...]) -> Callable[[Model, Batch], Batch] | None:
         """`before` with this key, and with the task's options if it takes them; None if the task has no `before`."""
-        return None if self.before is None else partial(self._with_own_options(self.before), key=key)
+        if self.before is None:
+            return None
+        before = partial(self._with_own_options(self.before), key=key)
+        return lambda model, batch: self._counted(before(model, batch), "before")
 
     def score_batch(self, model: Model, batch: Batch, number: int) -> tuple[dict[str, Term], dict[str, int]]:
         """The terms of a batch in validation, and their counts. The key of `before` is the batch's number alone."""
@@ -84,6 +84,17 @@ class Task:
         terms = model(batch, self.terms)
         batch.need_terms(terms)
         return terms, batch.counts
+
+    def _counted(self, batch: Any, function: str) -> Batch:
+        """A batch that a function of the task made; ValueError if it is none, or does not count the main term."""
+        if not isinstance(batch, Batch):
+            raise ValueError(f"task {self.name!r}: its {function} must give a Batch, got {type(batch).__name__}")
+        if self.main not in batch.counts:
+            has = ", ".join(batch.counts) or "nothing"
+            raise ValueError(
+                f"task {self.name!r}: its main term is {self.main!r}, but the batch of its {function} counts {has}"
+            )
+        return batch
 
     def _with_own_options(self, function: Callable[..., Any]) -> Callable[..., Any]:
         takes = "options" in inspect.signature(function).parameters

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from sixfold.core.batch import Batch
 from sixfold.core.ids import BOS
 from sixfold.runs.run import Run
 from sixfold.tasks import task as tasks
@@ -133,14 +134,22 @@ def test_a_weight_can_be_an_option_of_the_task(tmp_path):
 
 
 def test_before_may_take_the_options_too():
-    task = replace(own_words, before=lambda model, batch, key, options: (key, options.share))
-    assert task.with_options({"share": 0.25}).rewriting((1, 2))(None, None) == ((1, 2), 0.25)
+    seen = []
+    task = replace(own_words, before=lambda model, batch, key, options: seen.append((key, options.share)) or batch)
+    batch = task.batch(rows(2, 5))
+    assert task.with_options({"share": 0.25}).rewriting((1, 2))(None, batch) is batch
+    assert seen == [((1, 2), 0.25)]
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"main": "texts"}, "task 'broken': its main term is 'texts', but a batch of it counts words"),
+        (
+            {"main": "texts"},
+            "task 'broken': its main term is 'texts', but the batch of its collate counts words",
+        ),
+        ({"before": lambda model, batch, key: Batch(**batch.fields)}, "the batch of its before counts nothing"),
+        ({"before": lambda model, batch, key: None}, "task 'broken': its before must give a Batch, got NoneType"),
         ({"losses": lambda model, batch, **_: {}}, "the batch counts words, but the losses are none"),
     ],
 )
