@@ -20,8 +20,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sixfold.core.batch import Batch
-from sixfold.core.names import did_you_mean
+from sixfold.core.names import did_you_mean, unknown
 from sixfold.core.quote import quoted
+from sixfold.scoring.names import LABEL_METRICS, TEXT_METRICS
 from sixfold.spec.options import pairs, read_value
 
 if TYPE_CHECKING:
@@ -138,6 +139,13 @@ def register(task: Task) -> Task:
         raise ValueError(f"the name of a task has letters, digits and _, got {quoted(task.name)}")
     if task.name in _own_names() and module != f"{__package__}.{task.name}":
         raise ValueError(f"task {task.name!r} is one of sixfold's own; give yours another name")
+    for metric in task.metrics:
+        if metric not in (known := (*TEXT_METRICS, *LABEL_METRICS)):
+            raise ValueError(f"task {task.name!r}: {unknown('metric', metric, known)}")
+    if task.metrics and (task.answers is None or task.user is None):
+        raise ValueError(
+            f"task {task.name!r} has metrics, so it needs `user` and `answers`: a model is asked to be scored"
+        )
     _registered[task.name], _origins[task.name] = task, module
     return task
 

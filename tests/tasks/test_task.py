@@ -136,6 +136,20 @@ def test_a_name_that_is_taken_or_can_not_be_typed_is_refused(name, words):
     assert name not in all_tasks() or find_task(name).name == name != "classification"
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"metrics": ("acuracy",)}, "task 'mine': there is no metric 'acuracy'; did you mean 'accuracy'?"),
+        ({"answers": None}, "task 'mine' has metrics, so it needs `user` and `answers`"),
+        ({"user": None}, "task 'mine' has metrics, so it needs `user` and `answers`"),
+    ],
+)
+def test_metrics_that_could_not_be_computed_are_refused_before_training(change, words):
+    with pytest.raises(ValueError) as error:
+        register(replace(find_task("classification"), name="mine", **change))
+    assert words in str(error.value)
+
+
 def test_options_have_the_types_of_their_dataclass():
     @dataclass(frozen=True)
     class Mine:
