@@ -5,6 +5,7 @@ run.json               versions, machine, command line, hashes of the data
 model.json             kind, sizes and modifications of the model
 model.safetensors      its best weights
 tokenizer.json         or source.tokenizer.json and target.tokenizer.json
+labels.json            of a classifier: its labels
 log.jsonl              a line every log_every steps, for each validation, and for each event
 data/                  the tokenised text
 training/step-N/       checkpoints, to resume from
@@ -35,7 +36,7 @@ TOKENIZERS = ("tokenizer.json", "source.tokenizer.json", "target.tokenizer.json"
 LOCK = "lock"
 _CONFIG = "config.yaml"
 _MODEL = ("model.json", "model.safetensors")
-_OWN = (*_MODEL, _CONFIG, "run.json", "log.jsonl", *TOKENIZERS, "data", "training", "tensorboard")
+_OWN = (*_MODEL, _CONFIG, "run.json", "log.jsonl", *TOKENIZERS, "labels.json", "data", "training", "tensorboard")
 _HOLDER = "process "  # the beginning of a lock file's text
 _LARGEST_LOCK = 1 << 10  # bytes
 _LONGEST_RECORD = 1 << 20  # bytes of a line of the log

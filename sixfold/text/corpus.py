@@ -54,14 +54,16 @@ def prepare(
     folder: Path,
     tokenizers: Tokenizers | None = None,
     progress: ProgressCallback | None = None,
+    labels: Sequence[str] = (),
 ) -> Prepared:
     """Check all files, train tokenizers if none are given, and write the tokenised text to `folder`, atomically.
 
-    Each file is read twice: to check it, and to tokenise it. The test text is only checked.
+    Each file is read twice: to check it, and to tokenise it. The test text is only checked. `labels` are those of an
+    existing model; by default, labels are found in the training text.
     """
     if data.train is None:
         raise ValueError("there is no text to train on: give --data.train, or a recipe that has it")
-    preparation: Preparation = form.preparation(data, progress or (lambda *_: None))
+    preparation: Preparation = form.preparation(data, progress or (lambda *_: None), *([labels] if labels else []))
     counts, tokenizers = preparation.check(tokenizers)
     hashes = data_hashes(data, form, preparation.files.hash_of)
     with new_directory(folder) as aside:
