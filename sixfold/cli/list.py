@@ -23,11 +23,18 @@ def list_modifications(
     tasks: Annotated[
         bool, typer.Option("--tasks", help="List what models can be trained for, with the options.")
     ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check on small models that NAME keeps what every model promises.")
+    ] = False,
     imports: Import = None,
     as_json: AsJson = False,
 ) -> None:
     """List the modifications; with NAME, show its page."""
     import_parts(imports)
+    if check:
+        not_with("--check", {"--tasks"} if tasks else set())
+        _check(name, as_json)
+        return
     if tasks:
         not_with("--tasks", {"NAME"} if name else set())
         _list_tasks(as_json)
@@ -73,3 +80,23 @@ def _list_tasks(as_json: bool) -> None:
         metrics = ", ".join(task.known_metrics[2:]) or "loss"
         rows.add_row(*map(Text, (task.name, task.about, " or ".join(task.kinds), options, metrics, task.verb)))
     console().print(rows)
+
+
+def _check(name: str | None, as_json: bool) -> None:
+    """Print what `check_part` found; the exit code is 1 if a check failed."""
+    if name is None:
+        raise ValueError("--check needs the NAME of a modification")
+    from sixfold.verify.contract.part import check_part
+
+    report = check_part(name, raises=False)
+    if as_json:
+        print_json([asdict(finding) for finding in report.findings])
+    else:
+        rows = table("check", "model.kind", "result")
+        for finding, kinds in report.by_check():
+            note = finding.note if finding.result == "does not apply" else ""
+            rows.add_row(*map(Text, (finding.check, kinds, f"{finding.result}: {note}" if note else finding.result)))
+        console().print(rows)
+        typer.echo(str(report))
+    if report.failures:
+        raise typer.Exit(1)

@@ -68,8 +68,8 @@ def declared_weights(subject: Subject) -> None:
 
 
 @check(
-    "all that a part computes with is a parameter, a buffer (self.register_buffer), or computed from spec and place in "
-    "its constructor"
+    "all tensors that a part computes with are parameters, buffers (self.register_buffer), or made in forward: a "
+    "loaded model is built on the meta device, where a tensor in another attribute gets no values"
 )
 @torch.no_grad()
 def saved_and_loaded(subject: Subject) -> None:
@@ -92,7 +92,7 @@ def saved_and_loaded(subject: Subject) -> None:
 )
 @torch.no_grad()
 def positions(subject: Subject, position: str) -> str | None:
-    """A position is refused by `assemble`, or it has an effect in every attention that declares to let it act."""
+    """A position is refused by `assemble`, or it has an effect in every attention that declares `position_places`."""
     try:
         assemble(subject.sizes, (*subject.modifications, position), subject.type)
     except ValueError as refusal:
@@ -126,7 +126,10 @@ def _idle(positions: list[Position], place: str) -> Iterator[None]:
 # Decoding on a CPU -------------------------------------------------------------------------------------------
 
 
-@check("a form says exactly what forward computes; without one (form=…, or a method form) forward itself is called")
+@check(
+    "a form says exactly what forward computes; without one (form=…, or a method form) forward itself is called",
+    needs=("reads_source", "writes_text"),
+)
 @torch.inference_mode()
 def fast_step(subject: Subject) -> str | None:
     """The fast step of decoding on a CPU, which reads the forms of parts, computes what forward computes."""
@@ -150,7 +153,7 @@ def fast_step(subject: Subject) -> str | None:
 )
 @torch.inference_mode()
 def int8(subject: Subject) -> None:
-    """With linear maps in int8, as `translate` decodes by default, a row is the same alone and in a batch."""
+    """With linear maps in int8 (`--precision int8`), a row is the same alone and in a batch."""
     model, generator = quantised(subject.moved(dtype=torch.float32)), seeded(22)
     rows, sources = random_rows((5, 5), generator), random_rows((4, 4), generator)
     together = states_of(model, pad(rows), source=pad(sources))

@@ -24,6 +24,7 @@ from sixfold.verify.contract.subject import SMALL, Subject, random_ids, seeded, 
 
 _MODULES = (building, reading, running, looking, training)
 CHECKS: tuple[Check, ...] = tuple(each for m in _MODULES for each in vars(m).values() if isinstance(each, Check))
+Result = Literal["pass", "fail", "does not apply"]
 BUILT, REFUSED = "built", "refused"  # what comes before all checks: whether there is a model
 _BUILD = "a part is built with (spec, place), and called as docs/writing-a-modification.md says for its slot"
 _OF_OTHERS = tuple(str(Path(module.__file__ or "").parent) for module in (sixfold, torch))
@@ -35,9 +36,10 @@ class Finding:
 
     check: str
     kind: str
-    result: Literal["pass", "fail", "does not apply"]
+    result: Result
     note: str = ""  # what was seen, or why there was nothing to check
-    advice: str = ""  # what to do
+    promise: str = ""  # what must hold
+    advice: str = ""  # what to do where it does not
 
 
 @dataclass(frozen=True)
@@ -51,24 +53,24 @@ class Report:
     def failures(self) -> list[Finding]:
         return [each for each in self.findings if each.result == "fail"]
 
+    def by_check(self) -> list[tuple[Finding, str]]:
+        """The first finding of each check and result, and the kinds of models in which it is the same."""
+        found: dict[tuple[str, str], list[Finding]] = {}
+        for each in self.findings:
+            found.setdefault((each.check, each.result), []).append(each)
+        return [(several[0], ", ".join(each.kind for each in several)) for several in found.values()]
+
     def __str__(self) -> str:
-        checked = [each for each in self.findings if each.result != "does not apply"]
+        checked = sum(each.result != "does not apply" for each in self.findings)
         if not self.failures:
-            return f"{self.part}: all {len(checked)} checks hold"
-        by_check: dict[str, list[Finding]] = {}
-        for each in self.failures:
-            by_check.setdefault(each.check, []).append(each)
-        return "\n".join(
-            [f"{self.part}: {len(self.failures)} of {len(checked)} checks do not hold"]
-            + ["\n" + _paragraph(several) for several in by_check.values()]
-        )
-
-
-def _paragraph(several: Sequence[Finding]) -> str:
-    """One check that failed in models of several kinds, with the first note."""
-    first, kinds = several[0], ", ".join(each.kind for each in several)
-    lines = [f"{first.check} ({kinds}): {first.note}"]
-    return "\n    ".join([*lines, f"What to do: {first.advice}."] if first.advice else lines)
+            return f"{self.part}: all {checked} checks hold"
+        lines = [f"{self.part}: {len(self.failures)} of {checked} checks do not hold"]
+        for each, kinds in self.by_check():
+            if each.result == "fail":
+                lines += ["", f"{each.check} ({kinds}): {each.note}"]
+                lines += [f"    What must hold: {each.promise}"] if each.promise else []
+                lines += [f"    What to do: {each.advice}."] if each.advice else []
+        return "\n".join(lines)
 
 
 def check_part(
@@ -97,7 +99,8 @@ def check_part(
     _need_known("model", kinds, MODELS)
     wishes = _entries(modification)
     chosen = [each for each in CHECKS if each.name not in without and not (quick and each.slow)]
-    with torch.enable_grad(), one_thread(), warnings.catch_warnings():
+    with torch.enable_grad(), torch.random.fork_rng([]), _one_thread(), warnings.catch_warnings():
+        torch.manual_seed(0)
         warnings.filterwarnings("ignore", message=".*without a declared distribution")  # `declared_weights` finds them
         findings = [each for kind in kinds or MODELS for each in _in_models(Subject(kind, wishes, sizes), chosen)]
     if kinds or not any(each.result == "pass" for each in findings):
@@ -109,7 +112,7 @@ def check_part(
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def _one_thread() -> Iterator[None]:
     """Tensors are so small that threads would wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -145,15 +148,15 @@ def _in_models(subject: Subject, checks: Sequence[Check]) -> Iterator[Finding]:
     try:
         assemble(subject.sizes, subject.modifications, subject.type)
     except ValueError as refusal:
-        yield Finding(REFUSED, subject.kind, "does not apply", str(refusal))
+        yield Finding(REFUSED, subject.kind, "does not apply", _said(refusal))
         return
     except Exception as error:
-        yield Finding(BUILT, subject.kind, "fail", f"on the meta device: {_said(error)}", _BUILD)
+        yield Finding(BUILT, subject.kind, "fail", f"on the meta device: {_said(error)}", advice=_BUILD)
         return
     try:
         states_of(subject.model, random_ids(2, 4, seeded(1)))
     except Exception as error:
-        yield Finding(BUILT, subject.kind, "fail", _said(error), _BUILD)
+        yield Finding(BUILT, subject.kind, "fail", _said(error), advice=_BUILD)
         return
     yield Finding(BUILT, subject.kind, "pass")
     yield from (_result(each, subject) for each in checks if each.concerns(subject.type))
@@ -167,11 +170,11 @@ def _result(check: Check, subject: Subject) -> Finding:
             notes.append(check(subject, **form))
         except Exception as error:
             where = ", ".join(f"{axis}={value}" for axis, value in form.items())
-            note = f"{check.promise} Not so{f' with {where}' if where else ''}: {_said(error)}"
-            return Finding(check.name, subject.kind, "fail", note, check.advice)
-    if all(notes):
-        return Finding(check.name, subject.kind, "does not apply", str(notes[0]))
-    return Finding(check.name, subject.kind, "pass")
+            note = _said(error) + (f", with {where}" if where else "")
+            return Finding(check.name, subject.kind, "fail", note, check.promise, check.advice)
+    nothing = all(notes)
+    result: Result = "does not apply" if nothing else "pass"
+    return Finding(check.name, subject.kind, result, str(notes[0]) if nothing else "", check.promise, check.advice)
 
 
 def _said(error: Exception) -> str:

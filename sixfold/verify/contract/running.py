@@ -102,7 +102,7 @@ def token_by_token(subject: Subject) -> None:
 @check(_STATE, needs=_WRITES)
 @torch.no_grad()
 def chunks(subject: Subject) -> None:
-    """So do several tokens at a time."""
+    """Several tokens at a time through a cache give the states of one pass over the text."""
     rows = running(subject)
     for length in (3, 1, 2):
         rows.write(length)
