@@ -5,6 +5,7 @@ and alone = in company in every kind of model that it serves, the others in one 
 """
 
 import copy
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -15,10 +16,10 @@ from sixfold.core.memory import Memory
 from sixfold.verify.contract import building, looking, reading, running, training
 from sixfold.verify.contract.looking import seen_weights
 from sixfold.verify.contract.part import CHECKS
-from sixfold.verify.contract.subject import Subject, states_of, states_of_encoder
+from sixfold.verify.contract.subject import SMALL, Subject, states_of, states_of_encoder
 from tests.support.architectures import KINDS, WRITERS, alone, architectures, with_attention
 from tests.support.covering import covering
-from tests.support.small import assert_close, moved_model, pad, random_ids, random_rows, seeded
+from tests.support.small import assert_close, moved_model, random_ids, seeded
 
 subject = cache(Subject)  # checks that only read its model share it
 made = cache(moved_model)
@@ -62,9 +63,7 @@ def test_a_pad_that_is_said_to_be_real_is_a_word(kind, modifications):
 
 @pytest.mark.parametrize("side", reading.SIDES)
 def test_padding_does_not_change_the_class(side):
-    model, generator = made("encoder_only", classes=3), seeded(5)
-    rows = random_rows((5, 2), generator)
-    assert_close(model.classify(pad(rows, side)), torch.cat([model.classify(row[None]) for row in rows]))
+    assert reading.class_in_a_batch(Subject("encoder_only", sizes=replace(SMALL, classes=3)), side=side) is None
 
 
 @covering(architectures(*KINDS))

@@ -95,6 +95,18 @@ def alone_and_in_a_batch(subject: Subject, side: str) -> None:
         need_same(got[real], states_alone(model, source, row), f"a row of {len(row)} tokens, padded at the {side}")
 
 
+@check("a pool leaves padding out: its second argument says which tokens are real (None: all)", side=SIDES)
+@torch.no_grad()
+def class_in_a_batch(subject: Subject, side: str) -> str | None:
+    """A text has the same class alone and in a batch."""
+    model, rows = subject.model, random_rows((5, 2), seeded(5))
+    if not model.sizes.classes:
+        return "it predicts words; a classifier is built with sizes=Sizes(classes=…)"
+    alone = torch.cat([model.classify(row[None]) for row in rows])
+    need_same(model.classify(pad(rows, side)), alone, f"log-probabilities of classes, padded at the {side}")
+    return None
+
+
 @check("a mean over no token, or a softmax over no key, is NaN: take zeros there, as sight.softmax does")
 def only_padding(subject: Subject) -> None:
     """A row of nothing but padding gives finite states and gradients."""

@@ -116,6 +116,8 @@ def fresh_cache(model: Any, sources: Sequence[Tensor]) -> Cache:
 
 def batch_of(model: Any, rows: Sequence[Tensor], sources: Sequence[Tensor]) -> Batch:
     """A training batch of rows that are one token too long, and of their sources."""
+    if model.sizes.classes:
+        return Batch(source=pad(rows), targets=torch.stack([row[0] % model.sizes.classes for row in rows]))
     if not model.writes_text:
         return Batch(source=pad(rows), targets=pad([row.flip(0) for row in rows]))
     inputs, targets = pad([row[:-1] for row in rows]), pad([row[1:] for row in rows])

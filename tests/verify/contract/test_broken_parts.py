@@ -2,6 +2,7 @@
 
 import random
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from sixfold.spec import registry
 from sixfold.transformer import FeedForward, PreNorm, merge_heads, split_heads
 from sixfold.verify.contract import training
 from sixfold.verify.contract.part import CHECKS
-from sixfold.verify.contract.subject import Subject
+from sixfold.verify.contract.subject import SMALL, Subject
 from tests.support.own_parts import fills
 
 ENCODER_DECODER, DECODER, ENCODER = "encoder_decoder", "decoder_only", "encoder_only"
@@ -334,6 +335,14 @@ class Deaf(nn.Module):
         return torch.zeros_like(x)
 
 
+class PoolsPadding(nn.Module):
+    def __init__(self, spec, place):
+        super().__init__()
+
+    def forward(self, x, real):
+        return x.mean(1)
+
+
 BROKEN = [
     ("meta", DECODER, {"feed_forward": NeedsAValue}, "meta"),
     ("declared_weights", DECODER, {"feed_forward": Draws}, "stack.layers.0.feed_forward.inner.weight was drawn"),
@@ -348,6 +357,7 @@ BROKEN = [
     ("padding", ENCODER, {"attention": SeesPadding}, "1 tokens of padding at the left matter"),
     ("source_padding", ENCODER_DECODER, {"cross": CrossSeesPadding}, "of the source matter to the decoder"),
     ("alone_and_in_a_batch", ENCODER, {"feed_forward": OverTheBatch}, "a row of 5 tokens, padded at the left"),
+    ("class_in_a_batch", ENCODER, {"pool": PoolsPadding}, "log-probabilities of classes, padded at the left"),
     ("only_padding", ENCODER, {"attention": NaNForNothing}, "infinite or NaN"),
     ("token_by_token", DECODER, {"attention": Forgets}, "row 0 of 3 differs from what it is without a cache"),
     ("chunks", DECODER, {"attention": SeesTheWholeChunk}, "without a cache"),
@@ -408,7 +418,7 @@ def tried(name, subject):
 def test_a_mistake_is_found(name, kind, slots, words, monkeypatch):
     monkeypatch.setattr(training, "_STEPS", 20)
     with pytest.raises((AssertionError, ValueError, RuntimeError, TypeError)) as error:
-        tried(name, Subject(kind, (fills(**slots),)))
+        tried(name, Subject(kind, (fills(**slots),), replace(SMALL, classes=3 if "pool" in slots else 0)))
     assert words in str(error.value)
 
 

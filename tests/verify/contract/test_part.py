@@ -11,6 +11,7 @@ from sixfold import Sizes, Spec, modification
 from sixfold.spec import registry
 from sixfold.transformer import FeedForward, PreNorm
 from sixfold.verify.contract.part import CHECKS
+from sixfold.verify.contract.subject import SMALL
 from tests.support.own_parts import fills
 
 QUICKLY = [each.name for each in CHECKS if each.name not in ("causality", "dropout")]  # left out here
@@ -39,6 +40,13 @@ class CrashesAtOnce(FeedForward):
     def __init__(self, spec, place):
         super().__init__(spec, place)
         self.first = self.inner.weight.sum().item()
+
+
+class Sums(torch.nn.Module):
+    """The sum of a text's states."""
+
+    def forward(self, x, real):
+        return x.sum(1) if real is None else (x * real[..., None]).sum(1)
 
 
 class Refuses(FeedForward):
@@ -110,6 +118,15 @@ def test_a_function_or_several_or_options_or_sizes_may_be_given():
     assert sixfold.check_part(["louder:by=3", "post_norm"], **few).part == "louder:by=3 + post_norm"
     sizes = Sizes(d_model=12, heads=3, d_ff=8, encoder_layers=1, vocab=60)
     assert not sixfold.check_part(louder, sizes=sizes, **few).failures
+
+
+def test_a_pool_is_checked_in_a_classifier():
+    def sums(spec, place):
+        return Sums()
+
+    report = sixfold.check_part(fills(pool=sums), sizes=replace(SMALL, classes=3))
+    assert {each.kind for each in report.findings if each.result == "pass"} == {"encoder_only"}
+    assert results(report)["class_in_a_batch", "encoder_only"] == "pass"
 
 
 @pytest.mark.parametrize(
