@@ -1,4 +1,4 @@
-"""The verb `generate`: a language model goes on with a text."""
+"""The verb `generate`: a language model continues a text."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from sixfold.cli.decoding_verbs import (
     FormatOption,
     Lines,
     Out,
+    TraceOption,
     Window,
     With,
     Workers,
@@ -22,6 +23,7 @@ from sixfold.cli.decoding_verbs import (
     load_for,
     need_file,
     record,
+    tracing,
     worker_count,
     write_all,
 )
@@ -39,14 +41,15 @@ if TYPE_CHECKING:
 def generate(
     run: RunArgument,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="Prompts, line by line [default: standard input]")
+        Path | None, typer.Argument(metavar="FILE", help="Prompts, one per line [default: standard input]")
     ] = None,
     prompt: Annotated[
-        str | None, typer.Option("--prompt", metavar="TEXT", help="What to go on with; may be empty.")
+        str | None, typer.Option("--prompt", metavar="TEXT", help="The text to continue; may be empty.")
     ] = None,
     members: With = None,
     out: Out = None,
     form: FormatOption = "text",
+    trace: TraceOption = False,
     device: Device = "auto",
     workers: Workers = None,
     window: Window = 1024,
@@ -54,17 +57,19 @@ def generate(
     *,
     settings: dict[str, Any],
 ) -> None:
-    """Go on with a text, by a language model.
+    """Continue a text with a language model.
 
-    It draws words by their probability; --sample false takes the likeliest. One prompt is answered as it is written,
-    the prompt first. Several outputs are set apart by a line of dashes; for programs there is --format jsonl.
+    Words are drawn by their probability; with --sample false the likeliest is taken. The output for a single prompt
+    appears word by word, after the prompt. Several outputs are separated by a line of dashes; programs should use
+    --format jsonl.
     """
     with ending_well():
         if prompt is not None and file is not None:
             raise ValueError("give --prompt or FILE, not both")
-        not_with("--prompt, which is one text", {"--workers"} if prompt is not None and workers else set())
-        need_file(file, f"a prompt is given as --prompt {shlex.quote(str(file))}")
+        not_with("--prompt, which is a single text", {"--workers"} if prompt is not None and workers else set())
+        need_file(file, f"give a prompt as --prompt {shlex.quote(str(file))}")
         check_files(out, file)
+        workers = tracing(trace, form, workers)
         writer = load_for([run, *(members or [])], "generate", device, imports, settings)
         if prompt is None and file is None and sys.stdin.isatty():
             prompt = ""
@@ -74,14 +79,14 @@ def generate(
             return
         lines = Lines(arriving_lines(file) if prompt is None else iter([prompt]))
         processes = worker_count(workers, file, writer)
-        found = writer.stream_many(lines, wait=lines.wait, workers=processes, window=window)
+        found = writer.stream_many(lines, wait=lines.wait, workers=processes, window=window, trace=trace)
         with Output(out) as output:
             write = _text_writer(output, form, writer.decoding.n_best, writer.tokenizers.target)
             write_all(found, lines, write, ProgressLine("prompts", show=not output.terminal))
 
 
 def _text_writer(output: Output, form: Format, n_best: int, tokenizer: Tokenizer) -> Write:
-    """Texts, each of which may have many lines: set apart by a line of dashes."""
+    """Writes texts, which may have several lines, with a line of dashes between them."""
     if form == "jsonl":
         several = n_best > 1
         return lambda _, line, found: output.write(json_line(record(found, line, tokenizer, "prompt", several=several)))
@@ -96,7 +101,7 @@ def _text_writer(output: Output, form: Format, n_best: int, tokenizer: Tokenizer
 
 
 def _stream(writer: Generator, prompt: str, output: Output) -> None:
-    """One text as it is written, the prompt first."""
+    """Write the prompt, then its continuation word by word."""
     output.write(prompt, end="")
     note, last = "", prompt
     try:

@@ -1,4 +1,4 @@
-"""The verb `list`: the modifications, and the tasks, that there are."""
+"""The verb `list`: shows the modifications, the tasks, or the recipes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 
 @app.command("list")
 def list_modifications(
-    name: Annotated[str | None, typer.Argument(help="One modification, to read its page.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A modification, to show its page.")] = None,
     tasks: Annotated[
-        bool, typer.Option("--tasks", help="List what models can be trained for, with the options.")
+        bool, typer.Option("--tasks", help="List the tasks that models can be trained for, with their options.")
+    ] = False,
+    recipes: Annotated[
+        bool, typer.Option("--recipes", help="List the recipes that come with sixfold; `sixfold show` prints one.")
     ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Check on small models that NAME keeps what every model promises.")
@@ -29,15 +32,15 @@ def list_modifications(
     imports: Import = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the modifications; with NAME, show its page."""
+    """List the modifications, or show the page of one."""
     import_parts(imports)
-    if check:
-        not_with("--check", {"--tasks"} if tasks else set())
-        _check(name, as_json)
+    if tasks or recipes:
+        others = {"NAME": name, "--recipes": tasks and recipes, "--check": check}
+        not_with("--tasks" if tasks else "--recipes", {other for other, given in others.items() if given})
+        _list_tasks(as_json) if tasks else _list_recipes(as_json)
         return
-    if tasks:
-        not_with("--tasks", {"NAME"} if name else set())
-        _list_tasks(as_json)
+    if check:
+        _check(name, as_json)
         return
     known = _known(name, registered=bool(imports))
     if name and name not in known:
@@ -55,7 +58,7 @@ def list_modifications(
 
 
 def _known(name: str | None, registered: bool) -> dict[str, Entry]:
-    """What the index knows; what is registered, if that is asked for or the index does not know a name."""
+    """The modifications of the index, which needs no torch; those of the registry, if the index can't answer."""
     from sixfold.modifications._index import entries
 
     known = None if registered else entries()
@@ -64,6 +67,20 @@ def _known(name: str | None, registered: bool) -> dict[str, Entry]:
 
         return registered_entries()
     return known
+
+
+def _list_recipes(as_json: bool) -> None:
+    """The recipes, each with the comment at the top of its file."""
+    from sixfold.config.files import about_recipes
+
+    found = about_recipes()
+    if as_json:
+        print_json([{"name": name, "about": about} for name, about in found.items()])
+        return
+    rows = table("name", "what it trains")
+    for recipe, about in found.items():
+        rows.add_row(Text(recipe), Text(about))
+    console().print(rows)
 
 
 def _list_tasks(as_json: bool) -> None:

@@ -15,6 +15,7 @@ from sixfold.cli.decoding_verbs import (
     FormatOption,
     Lines,
     Out,
+    TraceOption,
     Window,
     With,
     Workers,
@@ -23,6 +24,7 @@ from sixfold.cli.decoding_verbs import (
     load_for,
     need_file,
     record,
+    tracing,
     worker_count,
     write_all,
 )
@@ -40,20 +42,27 @@ if TYPE_CHECKING:
 def translate(
     run: RunArgument,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="The text, line by line, also .gz [default: standard input]")
+        Path | None,
+        typer.Argument(metavar="FILE", help="Text, a sentence per line; may be gzipped [default: standard input]"),
     ] = None,
     members: With = None,
     out: Out = None,
     form: FormatOption = "text",
+    trace: TraceOption = False,
     term: Annotated[
         list[str] | None,
-        typer.Option("--term", metavar="TEXT", help="What must occur in every output; may be given often."),
+        typer.Option(
+            "--term", metavar="TEXT", help="A term that every output must contain; may be given several times."
+        ),
     ] = None,
     terms: Annotated[
-        Path | None, typer.Option("--terms", metavar="FILE", help="For each line what must occur, between tabs.")
+        Path | None,
+        typer.Option(
+            "--terms", metavar="FILE", help="For each line the terms its output must contain, with tabs between."
+        ),
     ] = None,
     prefixes: Annotated[
-        Path | None, typer.Option("--prefixes", metavar="FILE", help="For each line how its output must begin.")
+        Path | None, typer.Option("--prefixes", metavar="FILE", help="For each line the beginning of its output.")
     ] = None,
     device: Device = "auto",
     workers: Workers = None,
@@ -64,32 +73,35 @@ def translate(
 ) -> None:
     """Translate lines of text.
 
-    Line in, line out, in order: sixfold translate runs/mine < in.txt > out.txt. An empty line stays an empty line.
-    With a terminal and no FILE it is a prompt. With --n_best, text is number, score and output between tabs.
+    One line of output for each line of input, in order: sixfold translate runs/mine < in.txt > out.txt. An empty line
+    stays empty. On a terminal, without FILE, it asks for lines. With --n_best, each output is a line of its own: number
+    of the input line, score and text, with tabs between.
 
-    What the run's own configuration says of decoding holds, unless an option says otherwise.
+    The defaults are those of the run's own configuration, where it sets them.
     """
     with ending_well():
-        need_file(file, f"a text is given as: echo {shlex.quote(str(file))} | sixfold translate {run}")
+        need_file(file, f"give a text as: echo {shlex.quote(str(file))} | sixfold translate {run}")
         check_files(out, file, prefixes, terms=terms)
+        workers = tracing(trace, form, workers)
         translator = load_for([run, *(members or [])], "translate", device, imports, settings)
         if term:
             _check_terms(translator, term)
         if file is None and sys.stdin.isatty():
-            translator.session()  # what is wrong with the options is said before a line is asked for
+            translator.session()  # checks the options before a line is asked for
             ask_for_lines("A line to translate", lambda line: _show_translation(translator, line, tuple(term or ())))
             return
         lines = Lines(arriving_lines(file), tuple(term or ()), terms, prefixes)
         processes = worker_count(workers, file, translator)
-        found = translator.stream(lines, wait=lines.wait, workers=processes, window=window, alignment=form == "jsonl")
-        with Output(out) as output:  # which is emptied only now that nothing is wrong with the options
+        how: dict[str, Any] = {"workers": processes, "window": window, "trace": trace}
+        found = translator.stream(lines, wait=lines.wait, alignment=form == "jsonl", **how)
+        with Output(out) as output:  # empties the file, so only after the options were checked
             write = _writer_of(output, form, translator.decoding.n_best, translator.tokenizers.target)
             write_all(found, lines, write, ProgressLine(show=not output.terminal))
 
 
 def _check_terms(translator: Translator, terms: list[str]) -> None:
-    """A mistake in an option is none of the first line."""
-    translator.check_terms([])  # what is wrong without them is not their fault
+    """Check --term before the first line, so that its error does not name a line."""
+    translator.check_terms([])  # other errors must not be blamed on --term
     try:
         translator.check_terms(terms)
     except ValueError as error:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import resources
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,19 @@ from sixfold.disk.atomic import write_text
 from sixfold.disk.reading import read_bytes
 
 
-def read_config(recipe: str | Path | None = None, settings: Mapping[str, Any] | None = None) -> Config:
+def read_config(
+    recipe: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    translate: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+) -> Config:
     """A recipe (a file, or the name of one that comes with sixfold) with settings such as {"model.heads": 4}.
 
-    A text is read as on the command line: {"model.heads": "4"} is the same.
+    A text is read as on the command line: {"model.heads": "4"} is the same. `translate` changes the sections of a file
+    of an older format.
     """
     tree = {} if recipe is None else _read_recipe(recipe)
+    tree = tree if translate is None else translate(tree)
     given: dict[str, dict[str, Any]] = {}
     for key, value in _flat(settings or {}):
         section, _, name = key.partition(".")
@@ -42,7 +50,8 @@ def read_config(recipe: str | Path | None = None, settings: Mapping[str, Any] | 
         )
     except ValidationError as error:
         if recipe is not None and settings:
-            read_config(recipe)  # a mistake in the file is said to be there; else it is in the settings
+            # raises an error that names the file, if the mistake is there
+            read_config(recipe, translate=translate)
         raise ValueError(("" if recipe is None or settings else f"{recipe}: ") + explained(error)) from None
 
 
@@ -78,6 +87,16 @@ def recipes() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
+def about_recipes() -> dict[str, str]:
+    """The comment at the top of each recipe."""
+    about = {}
+    for name, path in recipes().items():
+        lines = path.read_text(encoding="utf-8").splitlines()
+        comment = takewhile(lambda line: line.startswith("#"), lines)
+        about[name] = " ".join(line.removeprefix("#").strip() for line in comment)
+    return about
+
+
 def _read_recipe(recipe: str | Path) -> dict[str, Any]:
     path = recipes().get(str(recipe), Path(recipe))
     if path.is_dir():
@@ -98,7 +117,7 @@ def _read_recipe(recipe: str | Path) -> dict[str, Any]:
 
 
 def _or_text(path: Path) -> str:
-    """What may have been meant by a recipe that is no YAML."""
+    """A hint for a file without YAML's suffix: perhaps it is training text."""
     return "" if path.suffix in (".yaml", ".yml") else f"; if it is text to train on, give --data.train {path}"
 
 
@@ -108,4 +127,4 @@ def _read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
     except ValueError as error:
-        raise ValueError(f"{path} is no configuration: {error}") from None
+        raise ValueError(f"{path} can't be read as a configuration: {error}") from None

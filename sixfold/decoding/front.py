@@ -8,12 +8,14 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 
 from sixfold.config.schema import Decoding, change_decoding
+from sixfold.core.tap import Tap
 from sixfold.decoding.cpu.int8 import fingerprint, same
+from sixfold.decoding.looking import Looking
 from sixfold.decoding.ordered import FIRST, WINDOW, Lines, OrderedStream
 from sixfold.decoding.records import Translation
 from sixfold.decoding.session import RunOrigin, check_demands, check_models, check_sizes
 from sixfold.decoding.workers import in_processes
-from sixfold.models.model import Model, evaluating
+from sixfold.models.model import Gates, Model, evaluating
 from sixfold.text.tokenizer import Tokenizers
 
 AnyModel = TypeVar("AnyModel", bound=Model)
@@ -49,11 +51,15 @@ class Front(Generic[AnyModel]):
         """The first, and mostly the only one."""
         return self.models[0]
 
-    def session(self, **changes: Any) -> Any:
+    def session(
+        self, *, tap: Tap | None = None, gates: Gates | None = None, trace: bool = False, **changes: Any
+    ) -> Any:
         """What turns lines into jobs, and has engines for them. `changes` are keys of the section `decoding`."""
-        return self._session(self.changed(changes))
+        looking = Looking(tap, gates, trace)
+        looking.check(len(self.models), workers=0)
+        return self._session(self.changed(changes), looking)
 
-    def _session(self, decoding: Decoding, *extras: Any) -> Any:
+    def _session(self, decoding: Decoding, looking: Looking, *extras: Any) -> Any:
         raise NotImplementedError
 
     def changed(self, changes: dict[str, Any]) -> Decoding:
@@ -72,16 +78,20 @@ class Front(Generic[AnyModel]):
         first: int = FIRST,
         start: int = 1,
         alignment: bool = False,
+        tap: Tap | None = None,
+        gates: Gates | None = None,
+        trace: bool = False,
         **changes: Any,
     ) -> Iterator[Translation]:
         """Mistakes that concern all lines are raised before one is read."""
-        decoding = self.changed(changes)
+        decoding, looking = self.changed(changes), Looking(tap, gates, trace)
+        looking.check(len(self.models), workers)
         how: dict[str, Any] = {"window": window, "first": first, "start": start, "stop": stop, "wait": wait}
         if workers:
             check_demands(self.models, self.tokenizers.target, decoding, self.stack)
             return in_processes(self.origin, decoding, lines, workers, alignment=alignment, **how)
-        key = self._key(decoding, extras)
-        session = self._take(key) or self._session(decoding, *extras)
+        key = self._key(decoding, [looking, *extras])
+        session = self._take(key) or self._session(decoding, looking, *extras)
         return self._evaluated(OrderedStream(session, lines, **how), key, session)
 
     def _evaluated(self, stream: OrderedStream[Translation], key: Any, session: Any) -> Iterator[Translation]:

@@ -18,7 +18,8 @@ from typing import Any, ClassVar
 from sixfold.config.schema import Decoding
 from sixfold.core.ids import BOS
 from sixfold.decoding.front import Front
-from sixfold.decoding.job import Hypothesis, Job, Ticket
+from sixfold.decoding.job import Job, Ticket
+from sixfold.decoding.looking import NOTHING_SHOWN, Looking
 from sixfold.decoding.ordered import WINDOW, Lines
 from sixfold.decoding.records import Line, Translation
 from sixfold.decoding.session import DecodingSession, RunOrigin, outputs
@@ -66,17 +67,17 @@ class Generator(Front[DecoderOnly]):
 
     def follow(self, prompt: str, **changes: Any) -> Iterator[tuple[str, Translation | None]]:
         """Pieces of text as they are written; the last comes with the whole output."""
-        decoding = self.changed(changes)
-        if decoding.beam_size > 1 or decoding.n_best > 1:
+        session = self.session(**changes)
+        if session.decoding.beam_size > 1 or session.decoding.n_best > 1:
             raise ValueError("a stream shows one text as it is written: beam_size and n_best must be 1")
-        return self._followed(GenerationSession(self, decoding), Line(prompt))
+        return self._followed(session, Line(prompt))
 
     def _followed(self, session: GenerationSession, line: Line) -> Iterator[tuple[str, Translation | None]]:
         with evaluating(*self.models):
             yield from session.follow(line)
 
-    def _session(self, decoding: Decoding, *extras: Any) -> GenerationSession:
-        return GenerationSession(self, decoding, *extras)
+    def _session(self, decoding: Decoding, looking: Looking) -> GenerationSession:
+        return GenerationSession(self, decoding, looking)
 
     def changed(self, changes: dict[str, Any]) -> Decoding:
         search = {"sample": False} if changes.get("beam_size", 1) != 1 else {}  # a beam is no sample
@@ -88,8 +89,8 @@ class GenerationSession(DecodingSession):
 
     stack = "only"
 
-    def __init__(self, writer: Generator, decoding: Decoding):
-        super().__init__(writer.models, writer.tokenizers, decoding)
+    def __init__(self, writer: Generator, decoding: Decoding, looking: Looking = NOTHING_SHOWN):
+        super().__init__(writer.models, writer.tokenizers, decoding, looking)
         self.context = writer.context
 
     def encode(self, lines: Sequence[Line]) -> list[list[int]]:
@@ -108,7 +109,8 @@ class GenerationSession(DecodingSession):
     def job(self, line: Line, ids: Sequence[int]) -> Job:
         ids, limit, note = self._fit(ids)
         prompt, seed = (BOS, *ids), self.seed(ids, line)
-        return Job(prompt=prompt, limit=limit, rules=self.rules(line), seed=seed, tag=line, note=note)
+        job = Job(prompt=prompt, limit=limit, rules=self.rules(line), seed=seed, tag=line, note=note)
+        return self.looking.at(job)
 
     def _fit(self, ids: Sequence[int]) -> tuple[Sequence[int], int, str]:
         """What is read of a prompt: its end, with room for what follows; how many tokens that may be; a note."""
@@ -126,15 +128,16 @@ class GenerationSession(DecodingSession):
         return ids[len(ids) - most :], limit, note
 
     def finish(self, tickets: Sequence[Ticket]) -> list[Translation]:
-        return [self._finish(ticket.job, ticket.found) for ticket in tickets]
+        return [self._finish(ticket) for ticket in tickets]
 
-    def _finish(self, job: Job, found: Sequence[Hypothesis]) -> Translation:
+    def _finish(self, ticket: Ticket) -> Translation:
+        job, found = ticket.job, ticket.found
         notes = [job.note] if job.note else []
         length = len(job.prompt) + max(len(each.tokens) for each in found)
         if self.context is not None and length > self.context + 1:
             notes.append(f"prompt and output have {length - 1:,} tokens; the model was trained on {self.context:,}")
         best, *others = outputs(found, [self.text(each.tokens) for each in found], "; ".join(notes))
-        return replace(best, others=tuple(others))
+        return replace(best, others=tuple(others), trace=ticket.trace)
 
     def text(self, tokens: Sequence[int], unknown: Sequence[str | None] = ()) -> str:
         text = super().text(tokens, unknown)

@@ -16,6 +16,7 @@ from sixfold.decoding.cpu.step import make_step
 from sixfold.decoding.engine import Engine
 from sixfold.decoding.ensemble import Ensemble
 from sixfold.decoding.job import Hypothesis, Job, Method
+from sixfold.decoding.looking import NOTHING_SHOWN, Looking
 from sixfold.decoding.records import Line, Translation
 from sixfold.decoding.rules.make import make_rules
 from sixfold.decoding.rules.rule import Rule
@@ -23,7 +24,7 @@ from sixfold.decoding.search.beam import Beam
 from sixfold.decoding.search.greedy import Greedy
 from sixfold.decoding.search.length_penalty import LengthPenalty
 from sixfold.decoding.search.sample import Sample
-from sixfold.decoding.step import StepFunction
+from sixfold.decoding.step import StepFunction, with_gates
 from sixfold.models.model import Model
 from sixfold.text.tokenizer import Tokenizer, Tokenizers
 
@@ -71,19 +72,31 @@ class DecodingSession(LineSession):
     empty = Translation()  # of a line that there is nothing to do for
     stack: ClassVar[str] = "decoder"  # that writes
 
-    def __init__(self, models: Sequence[Model], tokenizers: Tokenizers, decoding: Decoding):
+    def __init__(
+        self,
+        models: Sequence[Model],
+        tokenizers: Tokenizers,
+        decoding: Decoding,
+        looking: Looking = NOTHING_SHOWN,
+    ):
         self.watching = check_demands(models, tokenizers.target, decoding, self.stack)
         self.models = [quantised(model) if in_8_bits(model, decoding) else model for model in models]
         self.tokenizers, self.decoding = tokenizers, decoding
         self.tokenizer = tokenizers.target
         self.never = never_written(self.tokenizer)
         self.method = make_method(decoding, self.text)
+        self.looking = looking
         self.step = self._make_step()
 
     def _make_step(self) -> StepFunction:
         layers = [watched_layer(model) if self.watching else None for model in self.models]
-        steps = [make_step(model, layer) for model, layer in zip(self.models, layers, strict=True)]
-        return steps[0] if len(steps) == 1 else Ensemble(steps)
+        tap, gates = self.looking.tap, self.looking.gates
+        pairs = zip(self.models, layers, strict=True)
+        steps = [make_step(model, layer, tap, gated=gates is not None) for model, layer in pairs]
+        step = steps[0] if len(steps) == 1 else Ensemble(steps)
+        if gates:
+            with_gates(step).check_gates(gates)
+        return step
 
     def engine(self) -> Engine:
         """A batch that is empty yet."""

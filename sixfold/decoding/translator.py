@@ -21,6 +21,7 @@ from sixfold.core.tap import Tap
 from sixfold.decoding.alignment import align, looks, words_in_place_of_unknown
 from sixfold.decoding.front import Front
 from sixfold.decoding.job import Hypothesis, Job, Ticket
+from sixfold.decoding.looking import NOTHING_SHOWN, Looking
 from sixfold.decoding.ordered import WINDOW, Lines
 from sixfold.decoding.records import Line, Translation, lines_of
 from sixfold.decoding.rules.forbidden_words import forbidden_words
@@ -87,14 +88,15 @@ class Translator(Front[EncoderDecoder]):
         comes, lines are asked for before each step, and join the running batch. `window` lines are sorted by length
         together, in the beginning only `first`, so that something is soon there: it is faster if nobody waits for that.
         `stop` is asked before each step; if it says True, `Stopped` is raised. With `workers`, as many processes share
-        the work. Errors name lines by their number, from `start`. The other options are keys of the section `decoding`.
+        the work. Errors name lines by their number, from `start`. `tap`, `gates` and `trace` show and change the inside
+        of the search (docs/decoding.md, "Looking inside"). The other options are keys of the section `decoding`.
         """
         if attention and options.get("workers"):
             raise ValueError("attention is only for translating in this process, without workers")
         return self._stream(lines, [Extras(alignment, attention)], alignment=alignment, **options)
 
-    def _session(self, decoding: Decoding, *extras: Any) -> TranslationSession:
-        return TranslationSession(self, decoding, *extras)
+    def _session(self, decoding: Decoding, looking: Looking, wishes: Extras = NOTHING_ELSE) -> TranslationSession:
+        return TranslationSession(self, decoding, wishes, looking)
 
     def check_terms(self, terms: Sequence[str], **changes: Any) -> None:
         """Raise a ValueError if no translation can have all of these, as it is decoded."""
@@ -120,8 +122,14 @@ class Translator(Front[EncoderDecoder]):
 class TranslationSession(DecodingSession):
     """The task of a translator, with one way to do it."""
 
-    def __init__(self, translator: Translator, decoding: Decoding, wishes: Extras = NOTHING_ELSE):
-        super().__init__(translator.models, translator.tokenizers, decoding)
+    def __init__(
+        self,
+        translator: Translator,
+        decoding: Decoding,
+        wishes: Extras = NOTHING_ELSE,
+        looking: Looking = NOTHING_SHOWN,
+    ):
+        super().__init__(translator.models, translator.tokenizers, decoding, looking)
         self.wishes = wishes
 
     def encode(self, lines: Sequence[Line]) -> list[list[int]]:
@@ -139,13 +147,14 @@ class TranslationSession(DecodingSession):
         if most is not None:
             limit = min(limit, most - 1)  # it reads BOS first
         rules, seed = self.rules(line), self.seed(ids, line)
-        return Job(source=[*ids, EOS], limit=limit, rules=rules, seed=seed, tag=line, note=note)
+        job = Job(source=[*ids, EOS], limit=limit, rules=rules, seed=seed, tag=line, note=note)
+        return self.looking.at(job)
 
     def finish(self, tickets: Sequence[Ticket]) -> list[Translation]:
         """Texts for hypotheses, and what else is wanted of them."""
         looked = self._look(tickets)
         return [
-            self._finish(each.job, each.found, [looked.get((id(each), number)) for number in range(len(each.found))])
+            self._finish(each, [looked.get((id(each), number)) for number in range(len(each.found))])
             for each in tickets
         ]
 
@@ -157,16 +166,21 @@ class TranslationSession(DecodingSession):
             for number, each in enumerate(ticket.found)
             if self._needs_a_look(number, each)
         ]
-        seen = looks(self.models, [(ticket.job.source, tokens) for ticket, _, tokens in needed]) if needed else []
+        pairs, gates = (
+            [(each.job.source, tokens) for each, _, tokens in needed],
+            [each.job.gates for each, *_ in needed],
+        )
+        seen = looks(self.models, pairs, gates)
         return {(id(ticket), number): look for (ticket, number, _), look in zip(needed, seen, strict=True)}
 
     def _needs_a_look(self, number: int, hypothesis: Hypothesis) -> bool:
         shown = number == 0 and (self.wishes.alignment or self.wishes.attention)
         return shown or (self.decoding.replace_unknown and not self.tokenizer.spells and UNK in hypothesis.tokens)
 
-    def _finish(self, job: Job, found: Sequence[Hypothesis], looked: Sequence[Tensor | None]) -> Translation:
-        texts = [self._text(job, each.tokens, look) for each, look in zip(found, looked, strict=True)]
-        best, *others = outputs(found, texts, job.note)
+    def _finish(self, ticket: Ticket, looked: Sequence[Tensor | None]) -> Translation:
+        job = ticket.job
+        texts = [self._text(job, each.tokens, look) for each, look in zip(ticket.found, looked, strict=True)]
+        best, *others = outputs(ticket.found, texts, job.note)
         look = looked[0]
         alignment = align(look, job.source, best.tokens, self.tokenizers) if look is not None else None
         return replace(
@@ -174,6 +188,7 @@ class TranslationSession(DecodingSession):
             others=tuple(others),
             alignment=alignment if self.wishes.alignment else None,
             attention=look if self.wishes.attention else None,
+            trace=ticket.trace,
         )
 
     def _text(self, job: Job, tokens: Sequence[int], look: Tensor | None) -> str:

@@ -16,7 +16,7 @@ from sixfold.training.checkpoint import Checkpoint
 from sixfold.training.observers.display import Display
 from sixfold.training.processes import Processes
 
-MAY_CHANGE = ("training.steps", "training.patience", "training.log_every", "training.keep")
+MAY_CHANGE = ("training.steps", "training.minutes", "training.patience", "training.log_every", "training.keep")
 # Settings of the machine: a run may be resumed on another one, or with another number of processes.
 _HOW = ("training.device", "training.parallel", "training.accumulate", "training.compile", "training.recompute")
 _DATA = ("data.train", "data.valid", "data.test")
@@ -26,11 +26,13 @@ _NAMED = 3  # most differing keys that a message names
 def need_steps(config: Config, saved: Checkpoint) -> None:
     """Raise a ValueError if the checkpoint is beyond training.steps."""
     steps = config.training.steps
+    if steps is None and (config.training.minutes or config.training.plan):
+        return
     if steps is None:
         raise ValueError("training.steps is null, but to resume a run it must be a number")
     if steps < saved.step:
         raise ValueError(
-            f"training.steps is {steps:,}, but this run has done {saved.step:,} already; give at least as many"
+            f"training.steps is {steps:,}, but this run has already done {saved.step:,}; give at least {saved.step:,}"
         )
 
 
@@ -42,13 +44,14 @@ def need_same_config(config: Config, saved: Checkpoint, run: Run, hashes: Mappin
     then = saved.state.get("config")  # early checkpoints lack it
     if then is None:
         return
+    then = old_formats.renamed(then)
     model = then.get("model", {})
     entries = [old_formats.modification(entry) for entry in model.get("modifications", [])]  # of an older format
     then = {**then, "model": {**model, "modifications": entries}}
     other_text = hashes is not None and hashes != saved.state["data"]["hashes"]
     found = list(_differences(then, config, (*MAY_CHANGE, *_HOW, *(_DATA if other_text else ()))))
     if found:
-        more = f" (and {len(found) - _NAMED} keys more)" if len(found) > _NAMED else ""
+        more = f" (and {len(found) - _NAMED} more keys)" if len(found) > _NAMED else ""
         raise ValueError(
             f"{run.config} was changed: {'; '.join(found[:_NAMED])}{more}; in a resumed run only "
             f"{', '.join((*MAY_CHANGE, *_HOW))} can change"
@@ -106,7 +109,7 @@ def surroundings(config: Config, saved: Checkpoint, about: Mapping[str, Any], pr
     other = [f"{key} was {then[key]} and is {now[key]}" for key in now if then.get(key) not in (None, now[key])]
     if "config" in state:
         every = {"task", *(key for key, _ in keys())}
-        other += _differences(state["config"], config, every.difference(_HOW))
+        other += _differences(old_formats.renamed(state["config"]), config, every.difference(_HOW))
     if not other:
         return None
-    return f"since {saved.path.name} was made: {'; '.join(other)}. Numbers may differ from those of an unbroken run"
+    return f"changed since {saved.path.name}: {'; '.join(other)}. Numbers may differ from those of an uninterrupted run"

@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,8 +42,6 @@ from sixfold.training.start_from import take, tell_inherited
 from sixfold.training.trainer import Trainer
 from sixfold.training.what_next import to_resume
 
-_PROBE = 20  # steps that are timed, to turn training.minutes into steps
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -52,8 +49,8 @@ class Outcome:
 
     reason: str
     run: Path
-    finished: bool  # nothing is left to do
-    signal: int | None = None  # that stopped it
+    finished: bool  # False after a signal, or if the guard gave up
+    signal: int | None = None  # the number of the signal that stopped it
     step: int = 0  # the last step
     best_step: int = 0  # the step whose weights the run's model has
     scores: Mapping[str, float] = field(default_factory=dict)  # of the last validation in this call
@@ -84,7 +81,7 @@ def train(
     by `sixfold.prepare` for the same section `data`, no text is read. `observers` are called after steps and
     validations. It may be called repeatedly in one process: torch's random generators and settings are restored.
     """
-    run, given = Run(out), config
+    run, given, started = Run(out), config, time.monotonic()
     with said_once():
         config, outline, before = _check(run, config, start_from)
     with _at_work(run, config, display) as (processes, display):
@@ -103,9 +100,9 @@ def train(
         config = config.with_classes(len(opened.labels))
         model = build_model(config, opened, processes, like=outline)
         origin = {} if before is None else take(model, config, before, display, opened.labels)
-        config = _resolve(run.draft, config, opened, processes, display, model)
+        config = _resolve(config)
         told: dict[str, Any] = {"log": Log(run), "display": display, "observers": [Board(run), *observers]}
-        trainer = make_trainer(run.draft, config, opened, processes, model=model, **told)
+        trainer = make_trainer(run.draft, config, opened, processes, model=model, started=started, **told)
         trainer.validation.rehearse(trainer.store.candidate)
         _begin(run, trainer, config, opened, origin)
         return _go(trainer, display)
@@ -183,12 +180,12 @@ def _say_what_is_safe(error: OSError, run: Run) -> None:
     """Add to an error, such as a full disk, the step of the last checkpoint and how to resume from it."""
     for directory in checkpoint.checkpoints_in(run.training)[:1] if run.exists() else ():
         step, again = checkpoint.step_of(directory), to_resume(run.directory)
-        error.add_note(f"all is saved up to step {step:,}: when this is fixed, {again} continues from there")
+        error.add_note(f"step {step:,} is saved: when the problem is fixed, {again} continues from there")
 
 
 @contextmanager
 def _held(run: Run) -> Iterator[None]:
-    """Lock the run and remove staged files of killed processes; remove a new directory if no run came to be in it."""
+    """Lock the run and remove staged files of killed processes; remove a new directory if no run was created in it."""
     new = not run.directory.exists()
     with run.locked():
         try:
@@ -224,24 +221,12 @@ def _open(run: Run, processes: Processes) -> Prepared:
     return open_prepared(run.data, Tokenizers.load(run.directory))
 
 
-def _resolve(
-    run: Run, config: Config, prepared: Prepared, processes: Processes, display: Display, model: Model
-) -> Config:
-    """The configuration with minutes turned into steps."""
+def _resolve(config: Config) -> Config:
+    """The configuration with a length: steps, minutes, or another run's plan."""
     training = config.training
-    if training.minutes is None:
-        return config.with_steps(training.steps or 20_000)
-    trainer = make_trainer(run, config.with_steps(_PROBE), prepared, processes, model=deepcopy(model))
-    trainer.model.train()
-    times = []
-    for _ in range(_PROBE):
-        started = time.perf_counter()
-        trainer.step()
-        times.append(time.perf_counter() - started)
-    seconds = processes.agree(sum(sorted(times)[: _PROBE - 2]) / (_PROBE - 2))  # without the two slowest: warm-up
-    steps = max(1, int(training.minutes * 60 / seconds))
-    display.say(f"{training.minutes:g} minutes are {steps:,} steps of {1000 * seconds:.0f} ms")
-    return config.with_steps(steps)
+    if training.minutes is None and training.plan is None and training.steps is None:
+        return config.with_steps(20_000)
+    return config
 
 
 def _begin(run: Run, trainer: Trainer, config: Config, prepared: Prepared, origin: Mapping[str, Any]) -> None:
@@ -299,7 +284,7 @@ def _problem(run: Run, tokenizers: Tokenizers, hashes: Mapping[str, str]) -> str
         found = open_prepared(run.data, tokenizers).hashes
     except ValueError as error:
         return f"the text must be prepared again: {error}"
-    return None if found == hashes else f"the text must be prepared again: {run.data} was made of other files"
+    return None if found == hashes else f"the text must be prepared again: {run.data} was made from other files"
 
 
 def _last_checkpoint(run: Run, processes: Processes, display: Display) -> checkpoint.Checkpoint:
@@ -317,7 +302,7 @@ def _intact_checkpoint(run: Run, display: Display) -> checkpoint.Checkpoint:
                 display.say(f"{damage}; {found.path.name} is used")
             return found
         damaged.append(found)
-    what = "; ".join(str(damage) for damage in damaged) or f"{run.training} holds none"
+    what = "; ".join(str(damage) for damage in damaged) or f"{run.training} is empty"
     raise ValueError(f"there is no checkpoint to resume from: {what}; train --overwrite starts again")
 
 
@@ -330,7 +315,7 @@ def _go(trainer: Trainer, display: Display) -> Outcome:
     progress = trainer.progress
     if trainer.validation.possible and progress.best is None:
         display.say(f"{NO_BEST}, of step {progress.step:,}")
-    number = (trainer.signals.number or signal.SIGTERM) if reason.asked else None  # another process may have got it
+    number = (trainer.signals.number or signal.SIGTERM) if reason.asked else None  # or another process received it
     return Outcome(
         reason.text,
         trainer.store.run.directory,

@@ -200,7 +200,7 @@ def test_the_help_prints_the_length_formula(sixfold):
         (["translate", "nowhere"], "there is no directory nowhere"),
         (["translate", "."], "is not a model directory"),
         (["translate", "RUN", "nothing.txt"], "there is no file 'nothing.txt'"),
-        (["translate", "RUN", "here.txt", "--out", "here.txt"], "--out here.txt is what is to be read"),
+        (["translate", "RUN", "here.txt", "--out", "here.txt"], "--out here.txt is also the input"),
         (["translate", "RUN", "--beam_size", "none"], "decoding.beam_size"),
         (["translate", "RUN", "--n_best", "3"], "n_best 3 needs a beam_size at least as large, got 1"),
         (["translate", "RUN", "--device", "abacus"], "there is no device 'abacus'"),
@@ -368,6 +368,24 @@ def test_a_pipe_is_as_good_as_a_file_and_a_dash_is_standard_input(sixfold, run, 
     expected = sixfold("translate", run, stdin=b"a b\n")[1]
     assert sixfold("translate", run, f"/dev/fd/{reading}")[:2] == (0, expected)
     assert sixfold("translate", run, "-", stdin=b"a b\n")[:2] == (0, expected)
+
+
+def test_a_trace_lists_the_candidates_of_every_step(sixfold, run, lm):
+    for verb, where, read in (("translate", run, "source"), ("generate", lm, "prompt")):
+        how = [verb, where, "--format", "jsonl", "--beam_size", "2"]
+        _, plain, _ = sixfold(*how, stdin=b"a b\n")
+        code, out, _ = sixfold(*how, "--trace", stdin=b"a b\n")
+        (line,) = map(json.loads, out.splitlines())
+        trace = line.pop("trace")
+        assert (code, line) == (0, json.loads(plain)), read
+        assert len(trace) >= len(line["tokens"])
+        first = trace[0][0]
+        assert list(first) == ["parent", "token", "log_prob", "total", "fate", "index"]
+        assert (first["parent"], first["fate"], first["index"]) == (0, "kept", 0)
+        assert {each["fate"] for step in trace for each in step} <= {"kept", "ended", "stopped", "cut"}
+        code, out, err = sixfold(verb, where, "--trace", stdin=b"a b\n")
+        assert (code, out) == (2, "")
+        assert "--trace needs --format jsonl" in err
 
 
 def test_jsonl_always_has_the_list_that_was_asked_for(sixfold, run):

@@ -84,7 +84,7 @@ def test_a_store_that_forgets(run, monkeypatch):
 
 def test_a_cache_that_forgets(run, monkeypatch):
     share = Cache.share
-    monkeypatch.setattr(session, "make_step", ModelStep)
+    monkeypatch.setattr(session, "make_step", lambda model, *_, **__: ModelStep(model))
 
     def forgetful(cache, key, new, **rest):
         (k, v), seen = share(cache, key, new, **rest)
@@ -103,7 +103,7 @@ def test_padding_that_is_read(run, monkeypatch):
 
     padded = step.padded
     monkeypatch.setattr(step, "padded", leaking)
-    monkeypatch.setattr(session, "make_step", ModelStep)
+    monkeypatch.setattr(session, "make_step", lambda model, *_, **__: ModelStep(model))
     assert failing(run, ["batch", "cache", "attention", "micro-batches", "resume", "loss"]) == {"batch", "cache"}
 
 
@@ -159,7 +159,7 @@ def test_an_export_that_is_wrong(run, monkeypatch):
     monkeypatch.setattr(to_ctranslate2, "_array", lambda tensor: array(1.05 * tensor))
     found = results(run)
     assert {key for key, each in found.items() if each.result == "fail"} == {"export"}
-    assert "does not do what the original does" in found["export"].note
+    assert "does not agree with the original" in found["export"].note
 
 
 def test_a_momentum_that_is_lost(run, monkeypatch):
