@@ -1,4 +1,4 @@
-"""The verb `list`: the modifications, and the tasks, that there are."""
+"""The verb `list`: the modifications, the baselines, and the tasks, that there are."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def list_modifications(
     imports: Import = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the modifications; with NAME, show its page."""
+    """List the modifications, and the baselines that replace the Transformer; with NAME, show its page."""
     import_parts(imports)
     if tasks:
         not_with("--tasks", {"NAME"} if name else set())
@@ -41,10 +41,17 @@ def list_modifications(
     elif name:
         typer.echo(found[0].page.rstrip())
     else:
-        rows = table("name", "slots", "what it does", "paper")
+        _print_groups(found)
+
+
+def _print_groups(found: list[Entry]) -> None:
+    """A table for each group."""
+    for number, group in enumerate(dict.fromkeys(entry.group for entry in found)):
+        rows = table(group, "slots", "what it does", "paper")
         for entry in found:
-            rows.add_row(*map(Text, (entry.name, ", ".join(entry.slots), entry.summary, entry.paper or "")))
-        console().print(rows)
+            if entry.group == group:
+                rows.add_row(*map(Text, (entry.name, ", ".join(entry.slots), entry.summary, entry.paper or "")))
+        console().print(*[""] * bool(number), rows, sep="\n")
 
 
 def _known(name: str | None, registered: bool) -> dict[str, Entry]:
