@@ -21,8 +21,9 @@ _HOLD = 1e4  # σ(±_HOLD) is exactly 1 and 0, also in half precision
 
 def orthogonal_blocks(tensor: Tensor, *, generator: torch.Generator | None = None) -> None:
     """Each gate's matrix (H, H) is orthogonal: it keeps the length of the state."""
+    exact = torch.promote_types(tensor.dtype, torch.float32)  # torch has no QR in half precision
     for block in tensor.split(tensor.shape[1]):
-        nn.init.orthogonal_(block, generator=generator)
+        block.copy_(nn.init.orthogonal_(torch.empty_like(block, dtype=exact), generator=generator))
 
 
 def forget_gate_open(tensor: Tensor, *, generator: torch.Generator | None = None) -> None:
