@@ -75,7 +75,6 @@ class Lines:
     """The lines that are read, each remembered until its output is there."""
 
     texts: Iterable[str | None]
-    always: tuple[str, ...] = ()  # terms of all lines
     terms: Path | None = None
     prefixes: Path | None = None
     unanswered: deque[Line] = field(default_factory=deque)
@@ -96,7 +95,7 @@ class Lines:
                 continue
             own = tuple(term for term in next(terms).split("\t") if term) if terms is not None else ()
             begin = next(prefixes) or None if prefixes is not None else None
-            line = Line(text, begin, (*self.always, *own))
+            line = Line(text, begin, own)
             self.unanswered.append(line)
             yield line
         for path, more in ((self.terms, terms), (self.prefixes, prefixes)):

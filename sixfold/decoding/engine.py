@@ -22,8 +22,6 @@ Letters: S sentences, w hypotheses of each, B = S·w rows, V words, n source len
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, islice, zip_longest
 
@@ -31,7 +29,7 @@ import torch
 from torch import Tensor
 
 from sixfold.core.ids import BOS, EOS, PAD
-from sixfold.decoding.job import Candidates, Hypothesis, Job, JobEngine, Method, Sentence, TooLate
+from sixfold.decoding.job import Candidates, Hypothesis, Job, JobEngine, Method, Sentence
 from sixfold.decoding.step import State, StepFunction, padded
 
 REFILL = 0.25  # share of the batch that is free, at which others join: sources are read together, and not one by one
@@ -57,7 +55,6 @@ class Engine(JobEngine[Sentence]):
         self.state: State | None = None
         self._running: list[Sentence] = []  # the sentences that are not done
         self._longest = 0  # tokens of a running job
-        self._hurried = False  # some job has a deadline
 
     @property
     def busy(self) -> bool:
@@ -70,13 +67,12 @@ class Engine(JobEngine[Sentence]):
     def _ticket(self, job: Job) -> Sentence:
         sentence = self.method.begin(job)
         sentence.watched = any(rule.needs_attention for rule in job.rules)
-        self._hurried = self._hurried or job.deadline < math.inf
         return sentence
 
     @torch.inference_mode()
     def step(self) -> list[Sentence]:
         """Everybody goes one word further. → those that became done by it: something was found, or there is an error"""
-        late = self._late() if self._hurried else []
+        late = self._late(self._running)
         self._forget()
         if self._left:
             self._count()
@@ -87,15 +83,6 @@ class Engine(JobEngine[Sentence]):
         if not self._running:
             self._close_ranks()
         return late + done
-
-    def _late(self) -> list[Sentence]:
-        """Those whose deadline has come."""
-        now, everybody = time.monotonic(), [*self._running, *(each[-1] for each in self.waiting)]
-        late = [sentence for sentence in everybody if not sentence.done and sentence.job.deadline <= now]
-        for sentence in late:
-            sentence.fail(TooLate(sentence.job))
-            self._left = True
-        return late
 
     def _count(self) -> None:
         self._running = [sentence for sentence in self._running if not sentence.done]

@@ -6,8 +6,9 @@ Letters: S sentences, w hypotheses of each, V words, n source length.
 from __future__ import annotations
 
 import math
+import time
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -139,7 +140,8 @@ class JobEngine(Generic[AnyTicket]):
     def __init__(self) -> None:
         self.waiting: list[tuple[float, int, AnyTicket]] = []  # the next comes first
         self._submitted = 0
-        self._left = False  # somebody has failed since the last step, by the clock or by a wish
+        self._left = False  # a job was cancelled, or its deadline has passed, since the last step
+        self._hurried = False  # some job has a deadline
 
     @property
     def busy(self) -> bool:
@@ -157,6 +159,7 @@ class JobEngine(Generic[AnyTicket]):
         If none is given, the shortest comes first; but nobody is overtaken by more jobs than it has tokens.
         """
         self._submitted, ticket = self._submitted + 1, self._ticket(job)
+        self._hurried = self._hurried or job.deadline < math.inf
         insort(self.waiting, (self._submitted + job.tokens if order is None else order, self._submitted, ticket))
         return ticket
 
@@ -168,6 +171,17 @@ class JobEngine(Generic[AnyTicket]):
         if not ticket.done:
             ticket.fail(Unanswerable(ticket.job, "it was cancelled"))
             self._left = True
+
+    def _late(self, running: Iterable[AnyTicket] = ()) -> list[AnyTicket]:
+        """Fail the jobs, running or waiting, whose deadline has passed. → their tickets"""
+        if not self._hurried:
+            return []
+        now, unfinished = time.monotonic(), [*running, *(each[-1] for each in self.waiting)]
+        late = [ticket for ticket in unfinished if not ticket.done and ticket.job.deadline <= now]
+        for ticket in late:
+            ticket.fail(TooLate(ticket.job))
+            self._left = True
+        return late
 
     def _forget(self) -> None:
         """Nobody waits any more who has failed."""

@@ -9,7 +9,7 @@ Letters: L target length, n source length.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -24,35 +24,24 @@ from sixfold.decoding.job import Hypothesis, Job, Ticket
 from sixfold.decoding.ordered import WINDOW, Lines
 from sixfold.decoding.records import Line, Translation, lines_of
 from sixfold.decoding.rules.forbidden_words import forbidden_words
-from sixfold.decoding.session import DecodingSession, check_demands, cut_to_fit, encode_lines, outputs
+from sixfold.decoding.session import DecodingSession, cut_to_fit, encode_lines, outputs
 from sixfold.models.encoder_decoder import EncoderDecoder
 from sixfold.models.model import evaluating
 
 
 class SourceAttention(NamedTuple):
-    """Where the decoder looked in the source when it was about to write each target piece."""
+    """The attention weights to the source from which each target piece was predicted."""
 
     source: list[str]  # n readable pieces, the last of which is the end
     target: list[str]  # L
     weights: Tensor  # (layers, heads, L, n)
 
 
-@dataclass(frozen=True)
-class Extras:
-    """What is wanted beside the text."""
-
-    alignment: bool = False
-    attention: bool = False
-
-
-NOTHING_ELSE = Extras()
-
-
 class Translator(Front[EncoderDecoder]):
     """Translates with a model, or with several as an ensemble, and their tokenizers.
 
-    How is said by `decoding`, and for one call by its keys: `translate(lines, beam_size=4)`. Which lines share a batch
-    makes no difference to what comes out. The models' device and precision are their own.
+    `decoding` is the configuration; a call may change its keys: `translate(lines, beam_size=4)`. A translation does not
+    depend on the lines that share a batch with it. The models keep their device and precision.
     """
 
     verb = "translate"
@@ -70,35 +59,37 @@ class Translator(Front[EncoderDecoder]):
     ) -> list[Translation]:
         """The translation of each line, in order; that of an empty line is empty.
 
-        `prefixes` are what translations have to begin with, `terms` lists of what has to occur in them, one for each
-        line. The other options are those of `stream`.
+        `prefixes` are how translations must begin, `terms` lists of texts that must occur in them, one for each line.
+        The other options are those of `stream`.
         """
         if isinstance(texts, str):
             raise ValueError("translate takes a list of lines, got one text")
         return list(self.stream(lines_of(list(texts), prefixes, terms), **{"first": WINDOW, **options}))
 
-    def stream(
-        self, lines: Lines, *, alignment: bool = False, attention: bool = False, **options: Any
-    ) -> Iterator[Translation]:
-        """The translations of lines as they come, in order; memory does not depend on how many they are.
+    def stream(self, lines: Lines, *, attention: bool = False, **options: Any) -> Iterator[Translation]:
+        """The translations of lines, in order, as the lines come; memory does not depend on their number.
 
-        A line is a text, or a `Line` with what is demanded of its translation; None says that no more are there at the
-        moment, so that all so far are answered. With `wait`, which is called where there is nothing to do until a line
-        comes, lines are asked for before each step, and join the running batch. `window` lines are sorted by length
-        together, in the beginning only `first`, so that something is soon there: it is faster if nobody waits for that.
-        `stop` is asked before each step; if it says True, `Stopped` is raised. With `workers`, as many processes share
-        the work. Errors name lines by their number, from `start`. The other options are keys of the section `decoding`.
+        A line is a text, or a `Line` with the prefix and the terms that its translation must have. None among the lines
+        means that no more are available at present: all lines so far are answered before the next is asked for. With
+        `wait`, a function that returns when a line is available, lines are asked for before each step instead, and join
+        the running batch; `wait` is called only when there is nothing to compute.
+
+        `window` lines are sorted by length together; the first window has only `first` lines, so that the first
+        translations come soon. `stop` is called before each step; if it returns True, `Stopped` is raised. With
+        `workers`, that number of processes share the lines. Errors name lines by their number, beginning with `start`.
+        `terms` must occur in every translation. `alignment` and `attention` add these to each translation. The other
+        options are keys of the section `decoding`.
         """
         if attention and options.get("workers"):
             raise ValueError("attention is only for translating in this process, without workers")
-        return self._stream(lines, [Extras(alignment, attention)], alignment=alignment, **options)
+        extras: dict[str, Any] = {"attention": True} if attention else {}
+        return self._stream(lines, **extras, **options)
 
-    def _session(self, decoding: Decoding, *extras: Any) -> TranslationSession:
-        return TranslationSession(self, decoding, *extras)
-
-    def check_terms(self, terms: Sequence[str], **changes: Any) -> None:
-        """Raise a ValueError if no translation can have all of these, as it is decoded."""
-        check_demands(self.models, self.tokenizers.target, self.changed(changes), self.stack, terms)
+    def session(
+        self, *, terms: Sequence[str] = (), alignment: bool = False, attention: bool = False, **changes: Any
+    ) -> TranslationSession:
+        decoding = self.configured(changes)
+        return TranslationSession(self, decoding, terms, alignment=alignment, attention=attention)
 
     def cross_attention(self, source: str, target: str) -> SourceAttention:
         """The weights of all cross-attentions of the (first) model, in one pass that reads both texts."""
@@ -118,17 +109,25 @@ class Translator(Front[EncoderDecoder]):
 
 
 class TranslationSession(DecodingSession):
-    """The task of a translator, with one way to do it."""
+    """A session of a translator, which adds alignments or attention to its translations on request."""
 
-    def __init__(self, translator: Translator, decoding: Decoding, wishes: Extras = NOTHING_ELSE):
-        super().__init__(translator.models, translator.tokenizers, decoding)
-        self.wishes = wishes
+    def __init__(
+        self,
+        translator: Translator,
+        decoding: Decoding,
+        terms: Sequence[str] = (),
+        *,
+        alignment: bool = False,
+        attention: bool = False,
+    ):
+        super().__init__(translator.owned, translator.tokenizers, decoding, terms)
+        self.alignment, self.attention = alignment, attention
 
     def encode(self, lines: Sequence[Line]) -> list[list[int]]:
         return encode_lines(self.tokenizers.source, lines)
 
     def job(self, line: Line, ids: Sequence[int]) -> Job | None:
-        """A line as the encoders can read it, and how long its translation may become."""
+        """The source, truncated to the length that the encoders can read, and the limit of its translation."""
         if not ids:
             return None
         decoding, known = self.decoding, self.limit("encoder")
@@ -142,26 +141,26 @@ class TranslationSession(DecodingSession):
         return Job(source=[*ids, EOS], limit=limit, rules=rules, seed=seed, tag=line, note=note)
 
     def finish(self, tickets: Sequence[Ticket]) -> list[Translation]:
-        """Texts for hypotheses, and what else is wanted of them."""
-        looked = self._look(tickets)
+        """The texts of the hypotheses, with alignments or attention on request."""
+        looked = self._attention(tickets)
         return [
             self._finish(each.job, each.found, [looked.get((id(each), number)) for number in range(len(each.found))])
             for each in tickets
         ]
 
-    def _look(self, tickets: Sequence[Ticket]) -> dict[tuple[int, int], Tensor | None]:
-        """Where the decoder looked, of each hypothesis for which somebody needs to know."""
+    def _attention(self, tickets: Sequence[Ticket]) -> dict[tuple[int, int], Tensor | None]:
+        """The attention (L, n) of each hypothesis that needs it, by its ticket and index."""
         needed = [
             (ticket, number, each.tokens)
             for ticket in tickets
             for number, each in enumerate(ticket.found)
-            if self._needs_a_look(number, each)
+            if self._needs_attention(number, each)
         ]
         seen = looks(self.models, [(ticket.job.source, tokens) for ticket, _, tokens in needed]) if needed else []
         return {(id(ticket), number): look for (ticket, number, _), look in zip(needed, seen, strict=True)}
 
-    def _needs_a_look(self, number: int, hypothesis: Hypothesis) -> bool:
-        shown = number == 0 and (self.wishes.alignment or self.wishes.attention)
+    def _needs_attention(self, number: int, hypothesis: Hypothesis) -> bool:
+        shown = number == 0 and (self.alignment or self.attention)
         return shown or (self.decoding.replace_unknown and not self.tokenizer.spells and UNK in hypothesis.tokens)
 
     def _finish(self, job: Job, found: Sequence[Hypothesis], looked: Sequence[Tensor | None]) -> Translation:
@@ -172,8 +171,8 @@ class TranslationSession(DecodingSession):
         return replace(
             best,
             others=tuple(others),
-            alignment=alignment if self.wishes.alignment else None,
-            attention=look if self.wishes.attention else None,
+            alignment=alignment if self.alignment else None,
+            attention=look if self.attention else None,
         )
 
     def _text(self, job: Job, tokens: Sequence[int], look: Tensor | None) -> str:
@@ -183,7 +182,7 @@ class TranslationSession(DecodingSession):
         return self.text(tokens, self._allowed(tokens, words))
 
     def _allowed(self, tokens: Sequence[int], words: Sequence[str | None]) -> Sequence[str | None]:
-        """Without those words by which the text would have what is forbidden: there, <unk> stays."""
+        """The words, without those by which the text would contain a forbidden word: there <unk> stays."""
         if not self.decoding.forbidden_words:
             return words
         rule, allowed = forbidden_words(tuple(self.decoding.forbidden_words), self.tokenizer), list[str | None]()

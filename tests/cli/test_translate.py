@@ -223,11 +223,11 @@ def test_a_mistake_gets_one_sentence(sixfold, run, lm, arguments, words):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--term", ""], "--term: terms must not be empty, got ['']"),
-        (["--term", "D", "--term", " "], "--term: terms must not be empty, got ['D', ' ']"),
-        (["--term", "dog"], "--term: the term 'dog' has words that the vocabulary does not have"),
-        (["--term", "D", "--forbidden_words", "[D]"], "--term: the term 'D' can't be written: it is against"),
-        (["--term", "D E F", "--max_length", "2"], "--term: the terms 'D E F' need 3 tokens, but at most 2"),
+        (["--term", ""], "terms must not be empty, got ['']"),
+        (["--term", "D", "--term", " "], "terms must not be empty, got ['D', ' ']"),
+        (["--term", "dog"], "the term 'dog' has words that are not in the vocabulary"),
+        (["--term", "D", "--forbidden_words", "[D]"], "the term 'D' can't be written: it is against"),
+        (["--term", "D E F", "--max_length", "2"], "the terms 'D E F' need 3 tokens, but at most 2"),
         (["--forbidden_words", "['']"], "forbidden words must not be empty, got ['']"),
         (["--term", "D", "--forbidden_words", "['']"], "forbidden words must not be empty, got ['']"),
     ],

@@ -160,9 +160,9 @@ def test_one_that_says_what_is_no_answer_is_noticed(translator, tmp_path, monkey
 
 def test_one_that_ends_too_soon_is_noticed(translator):
     given = translator.stream(LINES * 300, workers=1)
-    team = given.gi_frame.f_locals["team"]
+    pool = given.gi_frame.f_locals["self"]
     next(given)
-    team.workers[0].process.kill()
+    pool.workers[0].process.kill()
     with pytest.raises(ValueError, match="ended before its work was done"):
         for _ in given:
             pass
@@ -228,15 +228,15 @@ def test_a_line_joins_while_others_are_on_their_way(translator, here):
 
 def test_what_cannot_be_loaded_says_why(translator, here, tmp_path):
     lost = translator.origin._replace(runs=(str(tmp_path / "gone"),))
-    given = workers.in_processes(lost, translator.decoding, ["a"], 1)
+    pool = workers.WorkerPool(lost, translator.decoding, 1)
     with pytest.raises(ValueError, match=r"there is no directory .*gone"):
-        next(given)
+        next(pool.closing(pool.stream(["a"])))
 
 
 def test_what_workers_are_not_for(translator):
     with pytest.raises(ValueError, match="without workers"):
         translator.translate(["a"], workers=1, attention=True)
-    with pytest.raises(ValueError, match="-1 workers"):
+    with pytest.raises(ValueError, match="at least one worker, got -1"):
         translator.translate(["a"], workers=-1)
 
 
