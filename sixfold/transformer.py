@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from sixfold.core import forms
-from sixfold.core.attention_kernels import attend, fold, unfold
+from sixfold.core.attention_kernels import attend, folding_hypotheses
 from sixfold.core.call import Call
 from sixfold.core.dropout import Dropout
 from sixfold.core.init import Normal, linear, parameter, truncated
@@ -38,6 +38,7 @@ from sixfold.core.place import Place, SpecLike
 # 1 · Self-attention: every word looks at every word ------------------------------------------------
 
 
+@folding_hypotheses
 def attend_explicitly(
     q: Tensor, k: Tensor, v: Tensor, sight: Sight, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -107,6 +108,9 @@ class Position(ModelPart, form=forms.NoPositionForm):
         return 0.0
 
 
+NO_POSITION = Position(None, None)  # type: ignore[arg-type]  # where none is wanted, as in cross-attention
+
+
 class Sinusoid(Position, form=forms.SinusoidForm):
     """p[t, 2i] = sin(t / 10000^(2i/D)),  p[t, 2i+1] = cos(t / 10000^(2i/D)), added to the embedding."""
 
@@ -132,15 +136,26 @@ def merge_heads(heads: Tensor) -> Tensor:
     return heads.transpose(1, 2).flatten(-2)
 
 
-def look(place: Place, call: Call, q: Tensor, k: Tensor, v: Tensor, sight: Sight, position: Position) -> Tensor:
-    """Attention with its positions, fused unless somebody needs the weights. → (B, H, L, K)"""
-    rows, bias = q.shape[0], position.bias(q, call)
-    q = fold(q, k.shape[0])
+def look(place: Place, call: Call, q: Tensor, k: Tensor, v: Tensor, position: Position) -> Tensor:
+    """Heads of the new tokens (B, H, L, K) look at all tokens so far. → (B, H, L, K)"""
+    k, v, sight = call.remember(place, k, v, apart=position.fills("bias") or position.fills("values"))
+    return weigh(place, call, q, k, v, sight, position)
+
+
+def look_at_memory(place: Place, call: Call, q: Tensor, keys_and_values: Callable[..., tuple[Tensor, ...]]) -> Tensor:
+    """Heads (B, H, L, K) look at the keys and values that are made of the memory (S, n, D). → (B, H, L, K)"""
+    k, v = call.keep_for_sentences(place, keys_and_values)
+    return weigh(place, call, q, k, v, Sight.among(call.memory.real, causal=False), NO_POSITION)
+
+
+def weigh(place: Place, call: Call, q: Tensor, k: Tensor, v: Tensor, sight: Sight, position: Position) -> Tensor:
+    """Attention with its positions, fused unless the weights are needed. → (B, H, L, K)"""
+    bias = position.bias(q, call)
     if not position.fills("values") and not call.watched(place):
-        return call.gate(place, unfold(attend(q, k, v, sight, bias), rows))
+        return call.gate(place, attend(q, k, v, sight, bias))
     heads, weights = attend_explicitly(q, k, v, sight, bias)
-    heads = unfold(heads + position.values(weights, call), rows)
-    call.show(place, weights=unfold(weights, rows), q=unfold(q, rows), k=k, v=v, bias=bias, heads=heads)
+    heads = heads + position.values(weights, call)
+    call.show(place, weights=weights, q=q, k=k, v=v, bias=bias, heads=heads)
     return call.gate(place, heads)
 
 
@@ -162,12 +177,11 @@ class Attention(ModelPart, form=forms.AttentionForm):
     def forward(self, x: Tensor, call: Call) -> Tensor:
         q, k, v = split_heads(self.qkv(x), self.heads, 3)
         q, k = self.position.rotate(q, call), self.position.rotate(k, call)
-        k, v, sight = call.remember(self.place, k, v, self.position)
-        return self.output(merge_heads(look(self.place, call, q, k, v, sight, self.position)))
+        return self.output(merge_heads(look(self.place, call, q, k, v, self.position)))
 
 
 class CrossAttention(ModelPart, form=forms.CrossAttentionForm):
-    """The same with queries from the decoder, and keys and values from the encoder's memory."""
+    """The same with queries from the decoder, keys and values from the encoder's memory, and without positions."""
 
     map = "softmax"
 
@@ -179,13 +193,13 @@ class CrossAttention(ModelPart, form=forms.CrossAttentionForm):
         self.q = linear(sizes.d_model, inner, bias=False)
         self.kv = linear(sizes.d_model, 2 * inner, bias=False)
         self.output = linear(inner, sizes.d_model, bias=False)
-        self.position = Position(spec, place)  # a word's place in one language says little of the other's
+
+    def keys_and_values(self, memory_SnD: Tensor) -> tuple[Tensor, ...]:
+        return split_heads(self.kv(memory_SnD), self.heads, 2)
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
         (q,) = split_heads(self.q(x), self.heads, 1)
-        k, v = call.keep(self.place, lambda memory_SnD: split_heads(self.kv(memory_SnD), self.heads, 2))
-        sight = Sight.among(call.memory.real, causal=False)
-        return self.output(merge_heads(look(self.place, call, q, k, v, sight, self.position)))
+        return self.output(merge_heads(look_at_memory(self.place, call, q, self.keys_and_values)))
 
 
 # 5 · Feed-forward: attention only averages; this is where each position computes ----------------------
@@ -380,17 +394,3 @@ class SoftmaxHead(ModelPart, form=forms.SoftmaxForm):
     ) -> Scored:
         """Σ −weight · log p(target), and how many targets count: without weights all but PAD."""
         return chunked_cross_entropy(table.logits, x, targets, list(table.parameters()), smoothing, weights)
-
-
-class MeanPool(ModelPart):
-    """Mean of the states that are not padding: one vector for a whole text, where it is classified."""
-
-    def __init__(self, spec: SpecLike, place: Place):
-        super().__init__()
-
-    def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
-        """(S, n, D), and which of the states are real → (S, D)"""
-        if real is None:
-            return x.mean(1)
-        weight = real.to(x.dtype)[..., None]
-        return (x * weight).sum(1) / weight.sum(1).clamp(min=1)

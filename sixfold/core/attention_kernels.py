@@ -6,6 +6,9 @@ Letters: B rows, H heads, L queries, M keys, K head width; S sentences with w hy
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +19,21 @@ from sixfold.core.masks import Sight
 _FEW = 8  # queries up to which plain products beat the fused kernel
 
 
+def folding_hypotheses(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Let queries (S·w, H, L, K) share keys (S, H, M, K): the w hypotheses of a sentence are folded into one row."""
+
+    @wraps(kernel)
+    def folded(q: Tensor, k: Tensor, *rest: Any, **named: Any) -> Any:
+        rows, sentences = q.shape[0], k.shape[0]
+        if rows <= sentences:
+            return kernel(q, k, *rest, **named)
+        found = kernel(fold(q, sentences), k, *rest, **named)
+        return unfold(found, rows) if isinstance(found, Tensor) else tuple(unfold(each, rows) for each in found)
+
+    return folded
+
+
+@folding_hypotheses
 def attend(q: Tensor, k: Tensor, v: Tensor, sight: Sight, bias: Tensor | None = None) -> Tensor:
     """softmax(Q Kᵀ / √K + bias) V, by a fused kernel: the weights are never held. → (B, H, L, K)"""
     if bias is None:
@@ -43,7 +61,7 @@ def _attend_few(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, is_ca
 
 
 def fold(q: Tensor, sentences: int) -> Tensor:
-    """(S·w, H, L, K) → (S, H, w·L, K): the w hypotheses of a sentence share its memory, uncopied."""
+    """(S·w, H, L, K) → (S, H, w·L, K): one row for the w hypotheses of a sentence."""
     if q.shape[0] == sentences:
         return q
     return q.unflatten(0, (sentences, -1)).transpose(1, 2).flatten(2, 3)

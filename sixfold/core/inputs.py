@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sixfold.core.call import Call
+from sixfold.core.call import Call, Gates
 from sixfold.core.ids import PAD
-from sixfold.core.masks import Sight
+from sixfold.core.masks import LazySight, Sight
 from sixfold.core.memory import Memory
 from sixfold.core.names import did_you_mean
 from sixfold.core.state import Cache
@@ -66,14 +66,14 @@ def check_classes(targets: Any, x: Tensor, classes: int) -> None:
         raise ValueError(f"{x.shape[0]} rows need as many classes, got {targets.shape[0]}")
 
 
-def check_memory(memory: Any, layers: int, width: int) -> Memory:
-    """Raise a ValueError unless there is a memory for each decoder layer."""
+def check_memory(memory: Any, layers: int, width: int | None) -> Memory:
+    """Raise a ValueError unless there is a memory for each decoder layer, of this width if one is given."""
     if not isinstance(memory, Memory):
         raise ValueError(f"the memory must be what `encode` gives, got {type(memory).__name__}")
     if len(memory.states) != layers:
         raise ValueError(f"the memory is for {len(memory.states)} decoder layers, but the model has {layers} layers")
-    if memory.states[0].shape[-1] != width:
-        raise ValueError(f"the memory has width {memory.states[0].shape[-1]}, but the model has d_model {width}")
+    if width is not None and memory.states[0].shape[-1] != width:
+        raise ValueError(f"the memory has width {memory.states[0].shape[-1]}, but the model reads width {width}")
     if memory.real is not None and memory.real.shape != memory.states[0].shape[:2]:
         raise ValueError(
             f"the memory's mask has shape {tuple(memory.real.shape)}, its states {tuple(memory.states[0].shape[:2])}"
@@ -115,7 +115,7 @@ def begin(
         real = ids != PAD if real is None else real
     if cache is None:
         positions = keys = _count(ids, real)
-        sight = Sight.among(real, causal=causal)
+        sight = LazySight(lambda: Sight.among(real, causal=causal))
     else:
         positions, keys, sight = _go_on(ids, real, cache)
     if limit is not None and not torch.compiler.is_compiling():
@@ -124,11 +124,17 @@ def begin(
             raise ValueError(f"{last} positions, but this model has learned only {limit}; shorten the text")
     if cache is not None:  # only now: who is refused leaves it as it was
         cache.begin(positions, real, keys.shape[1])
-    return Call(positions=positions, key_positions=keys, sight=sight, causal=causal, real=real, cache=cache, **rest)
+    if rest.get("gates") is not None:
+        rest["gates"] = Gates(rest["gates"])
+    return Call(
+        positions=positions, key_positions=keys, lazy_sight=sight, causal=causal, real=real, cache=cache, **rest
+    )
 
 
-def finish(call: Call, length: int) -> None:
-    """After a pass: the cache holds the new tokens."""
+def finish(call: Call, length: int, stack: str) -> None:
+    """After a pass: every gate had an effect, and the cache holds the new tokens."""
+    if call.gates is not None:
+        call.gates.check(stack)
     if call.cache is not None:
         call.cache.finish(length if call.real is None else call.real.sum(1))
 
@@ -142,7 +148,7 @@ def _count(ids: Tensor, real: Tensor | None) -> Tensor:
     return positions.amax(0, keepdim=True) if at_the_end else positions
 
 
-def _go_on(ids: Tensor, real: Tensor | None, cache: Cache) -> tuple[Tensor, Tensor, Sight]:
+def _go_on(ids: Tensor, real: Tensor | None, cache: Cache) -> tuple[Tensor, Tensor, LazySight]:
     """Positions of the new tokens and of all, and what the new ones see: every slot up to their own."""
     if ids.shape[0] != cache.lengths.shape[0]:
         raise ValueError(f"{ids.shape[0]} rows of ids, but the cache has {cache.lengths.shape[0]} hypotheses")
@@ -151,15 +157,15 @@ def _go_on(ids: Tensor, real: Tensor | None, cache: Cache) -> tuple[Tensor, Tens
         keys = torch.arange(longest + ids.shape[1], device=ids.device)[None]
         positions = keys[:, longest:]
         if longest == 0:
-            return positions, keys, Sight(causal=True)
+            return positions, keys, LazySight.of(Sight(causal=True))
         if ids.shape[1] == 1:
-            return positions, keys, Sight()
+            return positions, keys, LazySight.of(Sight())
     else:
         ones = torch.ones_like(ids) if real is None else real
         positions = cache.lengths[:, None] + (ones.cumsum(1) - 1).clamp(min=0)
         keys = torch.arange(int((cache.lengths + ones.sum(1)).max()), device=ids.device)[None]
         positions = positions.clamp(max=max(keys.shape[1] - 1, 0))  # a row of padding stands at no new place
-    return positions, keys, Sight((keys[:, None, :] <= positions[:, :, None])[:, None])
+    return positions, keys, LazySight(lambda: Sight((keys[:, None, :] <= positions[:, :, None])[:, None]))
 
 
 def _tracing(ids: Tensor) -> bool:

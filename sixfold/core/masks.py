@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -40,3 +41,20 @@ class Sight(NamedTuple):
     def written_out(self, q: Tensor) -> Tensor | None:
         """The same as a mask."""
         return past(q.shape[-2], q.device) if self.causal else self.mask
+
+
+class LazySight:
+    """A Sight that is made when a part first asks for it, once per pass: layers of linear cost never pay for L × M."""
+
+    def __init__(self, make: Callable[[], Sight]):
+        self._make = make
+        self._made: Sight | None = None
+
+    def __call__(self) -> Sight:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    @classmethod
+    def of(cls, sight: Sight) -> LazySight:
+        return cls(lambda: sight)

@@ -32,6 +32,7 @@ class ModelPart(nn.Module):
     heads: int = 0  # heads that gates can scale; 0: none
     map: Map = "none"  # what a tap sees of it: weights of a softmax, a convolution's kernel, slots of a memory
     limit: int | None = None  # the most positions that it can tell apart
+    memory_width: int | None = None  # of a bridge: the width of the states that it makes, if it is not d_model
     position_places: tuple[str, ...] = ()  # where it lets a position act: "rotate", "bias", "values"
     keeps_length: bool = True  # whether as many states come out as went in
     needs_one_length: bool = False  # whether all states of a stack must have one length
@@ -44,6 +45,8 @@ class ModelPart(nn.Module):
         """`class Mine(ModelPart, form=…)`. A form belongs to the class that states it: nobody inherits one."""
         super().__init_subclass__(**rest)
         cls._form = form
+        if "forward" in vars(cls) and "position_places" not in vars(cls):
+            cls.position_places = ()  # another forward may not call the position: it must say so itself
         if "form" not in vars(cls):
             cls.form = ModelPart.form  # type: ignore[method-assign]
 

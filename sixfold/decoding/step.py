@@ -19,8 +19,9 @@ from torch import Tensor
 
 from sixfold.core.forms import SoftmaxForm
 from sixfold.core.ids import PAD
+from sixfold.core.memory import concatenate
 from sixfold.core.parts import form_of
-from sixfold.core.state import Cache, together
+from sixfold.core.state import Cache
 from sixfold.core.tap import Tap
 from sixfold.models.model import Model
 
@@ -83,7 +84,7 @@ class ModelStep:
         if not self.model.reads_source:
             return Cache(rows=len(sources), device=self.device)
         parts = parts_of(sources) if self.device.type == "cpu" else [sources]
-        return Cache(together([self.model.encode(padded(part, self.device)) for part in parts]))
+        return Cache(concatenate([self.model.encode(padded(part, self.device)) for part in parts]))
 
     def __call__(self, ids: Tensor, state: Cache) -> Step:
         tap = None if self.watch is None else Tap(self.watch)

@@ -26,7 +26,7 @@ from torch import Tensor
 from sixfold.core import forms
 from sixfold.core.call import Call
 from sixfold.core.ids import BOS, CONTROLS, EOS, UNK
-from sixfold.core.masks import Sight
+from sixfold.core.masks import LazySight, Sight
 from sixfold.core.parts import form_of
 from sixfold.foreign.recognise import Layer, Recognised, branch_scale, recognise, table_of
 from sixfold.models.model import Model
@@ -208,7 +208,7 @@ def _biases(position: Any, stack: Recognised) -> tuple[Tensor, int]:
 def waves(position: Position, rows: int, width: int) -> Tensor:
     """What the model itself adds at each position. → (rows, D)"""
     places = torch.arange(rows)[None]
-    call = Call(positions=places, key_positions=places, sight=Sight(), causal=False)
+    call = Call(positions=places, key_positions=places, lazy_sight=LazySight.of(Sight()), causal=False)
     return position.embed(torch.zeros(1, rows, width), replace(call))[0]
 
 

@@ -3,8 +3,9 @@
     Beginning:  source (B, n) ids  →  mask (B, n), and what cross-attentions make of the memory, once per sentence
     Step:       ids (B, L), mask, these, past (B, …, T, ·)  →  log p (B, V) of the next word, past (B, …, T + L, ·)
 
-All rows of a batch have read the same number T of tokens; at first T = 0. A decoder alone has no beginning: its first
-step reads the prompt.
+All rows of a batch have read the same number T of tokens; at first T = 0. The past is the tokens themselves, the states
+that grow with them, and carried states (B, …) of fixed size, which are zero at first. A decoder alone has no beginning:
+its first step reads the prompt.
 
 Letters: B rows, L new tokens, T tokens before them, n source length, D model width, V words.
 """
@@ -20,11 +21,12 @@ from torch import Tensor, nn
 
 from sixfold.core.call import Call
 from sixfold.core.ids import BOS, PAD
-from sixfold.core.masks import Sight
+from sixfold.core.masks import LazySight, Sight
 from sixfold.core.memory import Memory
 from sixfold.models.model import Model
 
 Key = tuple[int, str]  # depth, and the name of a part within its layer
+TOKENS: Key = (0, "tokens")  # the ids that were read, (B, T, 1): their number is the length of the past
 States = Mapping[Key, tuple[Tensor, ...]]
 
 
@@ -38,8 +40,9 @@ class ExplicitCache:
     past: States = field(default_factory=dict)
     kept: States = field(default_factory=dict)
     grown: dict[Key, tuple[Tensor, ...]] = field(default_factory=dict)
+    carries: dict[Key, tuple[Tensor, ...]] = field(default_factory=dict)
     made: dict[Key, tuple[Tensor, ...]] = field(default_factory=dict)
-    sight: None = None  # what is seen is what the call says
+    width: int = 1
 
     def grow(self, key: Key, new: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         old = self.past.get(key)
@@ -50,11 +53,20 @@ class ExplicitCache:
     def share(self, key: Key, new: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], None]:
         return self.grow(key, new), None
 
-    def keep(self, key: Key, memory_SnD: Tensor, make: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    def keep(self, key: Key, memory: tuple[Tensor, ...], make: Callable[..., tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         if key not in self.kept:
-            self.made[key] = make(memory_SnD)
+            self.made[key] = make(*memory)
             return self.made[key]
         return self.kept[key]
+
+    def carried(self, key: Key, first: Callable[[None], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        if key in self.past:
+            return self.past[key]
+        rows = self.grown[TOKENS][0].shape[0]
+        return tuple(state.expand(rows, *state.shape[1:]) for state in first(None))
+
+    def carry(self, key: Key, state: tuple[Tensor, ...]) -> None:
+        self.carries[key] = state
 
 
 class Layout(NamedTuple):
@@ -62,6 +74,11 @@ class Layout(NamedTuple):
 
     kept: tuple[tuple[Key, int], ...]
     grown: tuple[tuple[Key, int], ...]
+    carried: tuple[tuple[Key, int], ...]
+
+    @property
+    def past(self) -> tuple[tuple[Key, int], ...]:
+        return self.grown + self.carried
 
     @classmethod
     def of(cls, model: Model) -> Layout:
@@ -71,14 +88,20 @@ class Layout(NamedTuple):
         if model.reads_source:
             memory = encode(model, torch.full((2, 3), BOS, device=device))
         _, cache = read(model, torch.full((2, 1), BOS, device=device), memory)
-        return cls(*(tuple((key, len(states)) for key, states in each.items()) for each in (cache.made, cache.grown)))
+        kinds = (cache.made, cache.grown, cache.carries)
+        return cls(*(tuple((key, len(states)) for key, states in each.items()) for each in kinds))
+
+    def past_of(self, cache: ExplicitCache) -> list[Tensor]:
+        """The states that the next step reads, in order."""
+        states = {**cache.grown, **cache.carries}
+        return [state for key, _ in self.past for state in states[key]]
 
 
 def encode(model: Any, source: Tensor) -> Memory:
     """Read sources (B, n), which may be padded at the end."""
     positions, real = torch.arange(source.shape[1], device=source.device)[None], source != PAD
-    sight = Sight.among(real, causal=False)
-    call = Call(positions=positions, key_positions=positions, sight=sight, causal=False, real=real)
+    sight = LazySight.of(Sight.among(real, causal=False))
+    call = Call(positions=positions, key_positions=positions, lazy_sight=sight, causal=False, real=real)
     x, call = model.encoder_input(source, model.roles["source"], call)
     states, call = model.encoder(x, call)
     assert call.real is not None
@@ -89,15 +112,16 @@ def read(
     model: Any, ids: Tensor, memory: Memory | None, past: States | None = None, kept: States | None = None
 ) -> tuple[Tensor, ExplicitCache]:
     """Read ids (B, L) after the past. → states (B, L, D), and what holds the states that came of it"""
-    before = next(iter(past.values()))[0].shape[-2] if past else 0
+    before = past[TOKENS][0].shape[-2] if past else 0
     keys = torch.arange(before + ids.shape[1], device=ids.device)[None]
     positions = keys[:, before:]
-    sight = Sight((keys[:, None, :] <= positions[:, :, None])[:, None])
+    sight = LazySight.of(Sight((keys[:, None, :] <= positions[:, :, None])[:, None]))
     cache = ExplicitCache(past or {}, kept or {})
+    cache.grow(TOKENS, (ids[..., None].float(),))
     call = Call(
         positions=positions,
         key_positions=keys,
-        sight=sight,
+        lazy_sight=sight,
         causal=True,
         memory=memory,  # type: ignore[arg-type]
         cache=cache,  # type: ignore[arg-type]
@@ -133,9 +157,8 @@ class StepProgram(nn.Module):
         memory = None
         if real is not None:  # states are not read any more: what was made of them is in `kept`
             memory = Memory((kept[0],) * self.model.sizes.decoder_layers, real)
-        x, cache = read(self.model, ids, memory, _by_key(self.layout.grown, past), _by_key(self.layout.kept, kept))
-        log_probs = self.model.log_probs(x[:, -1])
-        return log_probs, *(state for key, _ in self.layout.grown for state in cache.grown[key])
+        x, cache = read(self.model, ids, memory, _by_key(self.layout.past, past), _by_key(self.layout.kept, kept))
+        return self.model.log_probs(x[:, -1]), *self.layout.past_of(cache)
 
 
 def _by_key(layout: Sequence[tuple[Key, int]], tensors: Sequence[Tensor]) -> dict[Key, tuple[Tensor, ...]]:

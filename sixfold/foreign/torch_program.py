@@ -61,13 +61,13 @@ def _step(model: Model, layout: Layout, real: Tensor | None, kept: list[Tensor])
     before, source = Dim("past", min=0, max=most), Dim("source", min=1, max=_LONGEST)
     memory = None if real is None else encode(model, padded([[BOS] * 5, [BOS] * 4], torch.device("cpu")))
     _, cache = read(model, torch.full((2, 4), BOS), memory)
-    past = [state.contiguous() for key, _ in layout.grown for state in cache.grown[key]]
+    past, growing = [state.contiguous() for state in layout.past_of(cache)], sum(number for _, number in layout.grown)
     kept = [state.contiguous() for state in kept]
     shapes = (
         {0: rows, 1: new},
         None if real is None else {0: rows, 1: source},
         [{0: rows, state.dim() - 2: source} for state in kept],
-        [{0: rows, state.dim() - 2: before} for state in past],
+        [{0: rows, state.dim() - 2: before} if i < growing else {0: rows} for i, state in enumerate(past)],
     )
     return torch.export.export(
         StepProgram(model, layout), (torch.full((2, 3), BOS), real, kept, past), dynamic_shapes=shapes
@@ -160,11 +160,12 @@ class TorchEngine:
 
 
 def empty_past(model: Model, layout: Layout) -> list[Tensor]:
-    """What a sentence begins with: of each state no token."""
+    """The past of a sentence of which nothing is read: growing states without a token, carried states of zero."""
     memory = encode(model, torch.full((1, 2), BOS)) if model.reads_source else None
     with torch.no_grad():
         _, cache = read(model, torch.full((1, 1), BOS), memory)
-    return [state.narrow(-2, 0, 0) for key, _ in layout.grown for state in cache.grown[key]]
+    past, growing = layout.past_of(cache), sum(number for _, number in layout.grown)
+    return [state.narrow(-2, 0, 0) if i < growing else torch.zeros_like(state) for i, state in enumerate(past)]
 
 
 def shapes(past: Sequence[Tensor]) -> list[list[int]]:

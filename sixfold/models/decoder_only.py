@@ -64,5 +64,5 @@ class DecoderOnly(Model):
     def _decode(self, ids: Tensor, real: Tensor | None, **rest: Any) -> Tensor:
         x, call = self._enter(self.input, self.place, "target", ids, real, **rest)
         states, call = self.stack(x, call)
-        finish(call, x.shape[1])
+        finish(call, x.shape[1], "only")
         return states[-1]

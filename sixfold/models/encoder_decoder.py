@@ -13,6 +13,7 @@ from sixfold.core.batch import Batch
 from sixfold.core.inputs import check_memory, finish
 from sixfold.core.loss import Scored
 from sixfold.core.memory import Memory
+from sixfold.core.parts import declared
 from sixfold.core.state import Cache
 from sixfold.core.tap import Tap
 from sixfold.models.model import Gates, Model, Reading
@@ -76,20 +77,23 @@ class EncoderDecoder(Model):
     def _encode(self, source: Tensor, real: Tensor | None, **rest: Any) -> Memory:
         x, call = self._enter(self.encoder_input, self.places[0], "source", source, real, **rest)
         states, call = self.encoder(x, call)
-        return Memory(self.bridge(states), call.real)
+        finish(call, x.shape[1], "encoder")
+        left = call.memory or Memory((), None)  # a stack may leave more than its states
+        return left._replace(states=tuple(self.bridge(states)), real=call.real)
 
     def _decode(
         self, ids: Tensor, memory: Memory | None, real: Tensor | None, cache: Cache | None, **rest: Any
     ) -> Tensor:
         if cache is not None and cache.memory is None:
             raise ValueError("the cache has no memory; create it with Cache(memory)")
-        memory = check_memory(memory if cache is None else cache.memory, self.sizes.decoder_layers, self.sizes.d_model)
+        width = declared(self.bridge).memory_width or self.sizes.d_model
+        memory = check_memory(memory if cache is None else cache.memory, self.sizes.decoder_layers, width)
         x, call = self._enter(
             self.decoder_input, self.places[1], "target", ids, real, memory=memory, cache=cache, **rest
         )
-        rows = memory.states[0].shape[0] * (1 if cache is None else cache.width)
+        rows = memory.rows * (1 if cache is None else cache.width)
         if x.shape[0] != rows:
             raise ValueError(f"the target has {x.shape[0]} rows, but the memory {rows}; give one target per source row")
         states, call = self.decoder(x, call)
-        finish(call, x.shape[1])
+        finish(call, x.shape[1], "decoder")
         return states[-1]

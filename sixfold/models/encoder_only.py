@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sixfold.core.batch import Batch
 from sixfold.core.init import linear
-from sixfold.core.inputs import check_classes, check_smoothing
+from sixfold.core.inputs import check_classes, check_smoothing, finish
 from sixfold.core.loss import Scored, smoothed_loss
 from sixfold.core.place import Place
 from sixfold.core.tap import Tap
@@ -76,6 +76,7 @@ class EncoderOnly(Model):
     def _encode(self, ids: Tensor, real: Tensor | None, **rest: Any) -> tuple[Tensor, Tensor | None]:
         x, call = self._enter(self.input, self.place, "target", ids, real, **rest)
         states, call = self.stack(x, call)
+        finish(call, x.shape[1], "only")
         return states[-1], call.real
 
     def _logits(self, x: Tensor, real: Tensor | None) -> Tensor:

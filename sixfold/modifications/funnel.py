@@ -16,7 +16,7 @@ from sixfold.core.parts import ModelPart, form_of
 from sixfold.core.place import Place
 from sixfold.spec.registry import modification
 from sixfold.spec.spec import Spec
-from sixfold.transformer import EncoderLayer, Residual, look, merge_heads, run, split_heads
+from sixfold.transformer import EncoderLayer, Residual, merge_heads, run, split_heads, weigh
 
 
 class FunnelStack(ModelPart):
@@ -88,7 +88,7 @@ def ask(attention: Any, place: Place, all_tokens: Tensor, call: Call, pool: int,
     if call.positioner is not None:
         among_tokens = replace(among_tokens, position=call.positioner.prepare(means, among_tokens))
     q, k = attention.position.rotate(q, among_tokens), attention.position.rotate(k, call)
-    return attention.output(merge_heads(look(place, among_tokens, q, k, v, call.sight, attention.position)))
+    return attention.output(merge_heads(weigh(place, among_tokens, q, k, v, call.sight, attention.position)))
 
 
 def means_of(x: Tensor, call: Call, pool: int) -> int:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from sixfold import transformer as vanilla
 from sixfold.core.place import Place, Sizes
+from sixfold.core.pooling import MeanPool
 
 Part = Callable[["Spec", Place], Any]  # → an nn.Module; the comments in Spec give its signature
 
@@ -74,7 +75,7 @@ class Spec:
     decoder_stack: Part = vanilla.Stack
     bridge: Part = vanilla.LastState  # states → one memory per decoder layer
     head: Part = vanilla.SoftmaxHead  # log_probs(x, table), loss(x, table, targets, smoothing)
-    pool: Part = vanilla.MeanPool  # (x, real) → one vector per row, for classification
+    pool: Part = MeanPool  # (x, real) → one vector per row, for classification
     init: Callable[[nn.Module, Spec], None] = as_built  # changes the weights after they were drawn
     groups: Callable[[nn.Module], list[Group]] = by_shape  # for the optimiser
     after_step: Callable[[nn.Module, int, int], None] = nothing  # after each optimiser step

@@ -119,7 +119,7 @@ def attention(subject: VerifiedRun) -> Measured:
 
 def _can_be_fused(part: Any) -> bool:
     """Whether it is an attention whose position does not need the weights."""
-    return isinstance(part, Attention | CrossAttention) and not part.position.fills("values")
+    return isinstance(part, CrossAttention) or (isinstance(part, Attention) and not part.position.fills("values"))
 
 
 @torch.inference_mode()

@@ -118,9 +118,9 @@ def test_targets_of_another_shape_than_inputs_are_refused(models, targets):
 
 def test_memory_of_other_rows_is_refused(translator):
     memory = translator.encode(IDS)
-    refused(lambda: translator.decode(IDS[:1], memory), "1 target rows", "2 rows of memory")
-    refused(lambda: translator.decode(IDS.repeat(2, 1), memory), "4 target rows", "2 rows of memory")
-    refused(lambda: translator(sixfold.Batch(IDS[:1], IDS, IDS)), "2 target rows", "1 rows of memory")
+    refused(lambda: translator.decode(IDS[:1], memory), "target has 1 rows", "memory 2")
+    refused(lambda: translator.decode(IDS.repeat(2, 1), memory), "target has 4 rows", "memory 2")
+    refused(lambda: translator(sixfold.Batch(IDS[:1], IDS, IDS)), "target has 2 rows", "memory 1")
 
 
 def test_memory_for_another_number_of_layers_is_refused(translator):

@@ -132,6 +132,18 @@ def test_states_grow_by_the_tokens_that_are_read():
     model = moved_model()
     memory = encode(model, torch.full((2, 3), BOS))
     _, cache = read(model, torch.full((2, 4), BOS), memory)
-    assert {state.shape for states in cache.grown.values() for state in states} == {(2, 2, 4, 8)}
+    assert {state.shape for states in cache.grown.values() for state in states} == {(2, 4, 1), (2, 2, 4, 8)}
     assert {state.shape for states in cache.made.values() for state in states} == {(2, 2, 3, 8)}
     assert Layout.of(model).kept == tuple(((depth, "cross"), 2) for depth in range(2))
+
+
+def test_a_carried_state_has_a_fixed_size():
+    model = moved_model("decoder_only", ("lightweight_convolution:widths=3",))
+    _, cache = read(model, torch.full((2, 4), BOS), None)
+    assert {state.shape for states in cache.grown.values() for state in states} == {(2, 4, 1)}  # the tokens
+    assert {state.shape for states in cache.carries.values() for state in states} == {(2, 2, 16)}
+    assert torch_program.shapes(torch_program.empty_past(model, Layout.of(model))) == [
+        [1, 0, 1],
+        [1, 2, 16],
+        [1, 2, 16],
+    ]

@@ -7,8 +7,9 @@ import torch
 
 from sixfold import Batch, Spec, build, modification
 from sixfold.core.init import Normal, parameter
+from sixfold.core.pooling import MeanPool
 from sixfold.spec import registry
-from sixfold.transformer import MeanPool, TokenInput
+from sixfold.transformer import TokenInput
 from tests.support.small import assert_close, random_ids, seeded, small_model, small_sizes
 
 SEGMENTS = torch.tensor([[0, 0, 1, 1], [0, 1, 1, 1]])

@@ -38,7 +38,7 @@ def test_a_token_without_room_passes_by():
 
 def test_noise_keeps_its_bounds_and_is_there_in_half_precision():
     part, ones = part_of("every=1,experts=2,jitter=0.1"), torch.ones(1000, 16, dtype=torch.bfloat16)
-    noise = part.shaken(ones)
+    noise = part.jittered(ones)
     assert noise.dtype == torch.float32
     assert noise.min() >= 0.9
     assert noise.max() <= 1.1

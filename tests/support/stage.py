@@ -5,7 +5,7 @@ from torch import nn
 
 from sixfold.core.call import Call
 from sixfold.core.inputs import begin
-from sixfold.core.masks import Sight
+from sixfold.core.masks import LazySight, Sight
 from sixfold.core.place import Place
 from sixfold.models.build import MODELS
 from sixfold.spec.assemble import assemble
@@ -38,7 +38,7 @@ def call_at(positions, keys=None):
     """A call for queries at these positions (B, L), with keys at these (B, M)."""
     positions = torch.as_tensor(positions)
     keys = positions if keys is None else torch.as_tensor(keys)
-    return Call(positions=positions, key_positions=keys, sight=Sight(), causal=False)
+    return Call(positions=positions, key_positions=keys, lazy_sight=LazySight.of(Sight()), causal=False)
 
 
 def randomly(module, seed=0):

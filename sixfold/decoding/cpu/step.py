@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from sixfold.core import forms
 from sixfold.core.call import Call
 from sixfold.core.ids import PAD
-from sixfold.core.masks import Sight
+from sixfold.core.masks import LazySight, Sight
 from sixfold.core.parts import form_of
 from sixfold.decoding.cpu import kernels
 from sixfold.decoding.cpu.int8 import is_quantised
@@ -263,7 +263,7 @@ class _Input:
 def _call(position: np.ndarray) -> Call:
     """The call for the model's own modules, on rows of one token."""
     positions = torch.from_numpy(position)[:, None]
-    return Call(positions=positions, key_positions=positions, sight=Sight(), causal=True)
+    return Call(positions=positions, key_positions=positions, lazy_sight=LazySight.of(Sight()), causal=True)
 
 
 def _form(part: nn.Module) -> Any:

@@ -35,7 +35,7 @@ class Strip(NamedTuple):
 
     reached: Tensor  # (B, N, C): the new tokens and their neighbours, zeros where there is none
     new: Tensor  # (B, L, C): the new tokens of it
-    order: Tensor | None  # (B or 1, L): which of them each token of the input is; None: they are in order
+    order: Tensor | None  # (B, L): which of them each token of the input is; None: they are in order
 
     def back(self, y: Tensor) -> Tensor:
         """Results (B, L, ·) for the new tokens, in the order of the input."""
@@ -53,20 +53,29 @@ def lay_out(x: Tensor, call: Call, place: Place, width: int) -> Strip:
     """
     length, left = x.shape[1], before(width, call.causal)
     right = width - 1 - left
-    if call.cache is None and _in_order(x, call):
-        x = x if call.real is None else x.masked_fill(~call.real[..., None], 0)
-        return Strip(F.pad(x, (0, 0, left, right)), x, None)
-    if call.cache is None:  # as there: each token in the slot of its position
-        count = call.key_positions.shape[1]
-        slot_BL = call.positions if call.real is None else torch.where(call.real, call.positions, count)
-        room = x.new_zeros(x.shape[0], count + 1, x.shape[2])
-        slots = room.scatter(1, slot_BL[..., None].expand_as(x), x)[:, :count]
-    else:
-        (slots,) = call.grow(place, x)
-    first = call.positions[:, :1]  # a row's first new token; padding before it stands there, too
-    reached = first + torch.arange(length + width - 1, device=x.device)  # counted from the zeros at the left
-    strip = _pick(F.pad(slots, (0, 0, left, right + length)), reached)
-    return Strip(strip, strip[:, left : left + length], None if call.real is None else call.positions - first)
+    x, order = _in_order_of_positions(x, call)
+    if call.cache is None:
+        return Strip(F.pad(x, (0, 0, left, right)), x, order)
+    tokens_B1 = None if call.real is None else call.real.sum(1, keepdim=True)
+
+    def after(window: Tensor) -> tuple[Tensor, tuple[Tensor]]:
+        """The last w − 1 real tokens, and what comes after them."""
+        reached = torch.cat([window, x], 1)
+        last = reached[:, length:] if tokens_B1 is None else _pick(reached, tokens_B1 + _numbers(left, x))
+        return reached, (last,)
+
+    return Strip(call.carry(place, x, lambda memory: (x.new_zeros(1, left, x.shape[2]),), after), x, order)
+
+
+def _in_order_of_positions(x: Tensor, call: Call) -> tuple[Tensor, Tensor | None]:
+    """The tokens x (B, L, C) without the padding between them, zeros at the end; and `Strip.order`."""
+    if call.real is None:
+        return x, None
+    x = x.masked_fill(~call.real[..., None], 0)
+    if call.cache is None and 1 == call.positions.shape[0] < x.shape[0]:  # padding is at the end only
+        return x, None
+    index_BL = (call.real.cumsum(1) - 1).clamp(min=0)  # the number of each token among the real ones
+    return torch.zeros_like(x).scatter_add(1, index_BL[..., None].expand_as(x), x), index_BL
 
 
 def convolve(reached: Tensor, kernel_Cw: Tensor) -> Tensor:
@@ -194,9 +203,8 @@ def _of_attention(sizes: Sizes) -> int:
     return 4 * sizes.d_model * sizes.heads * sizes.d_head
 
 
-def _in_order(x: Tensor, call: Call) -> bool:
-    """Whether padding is at the end only: then several rows share their positions."""
-    return call.real is None or 1 == call.positions.shape[0] < x.shape[0]
+def _numbers(count: int, like: Tensor) -> Tensor:
+    return torch.arange(count, device=like.device)[None]
 
 
 def _pick(x: Tensor, index: Tensor) -> Tensor:

@@ -145,6 +145,8 @@ class Synthesizer(ModelPart):
 class SynthesizerPlus(Attention):
     """head_h = softmax(Q_h K_hᵀ / √K + S_h + bias) V_h; with alpha, the first two are weighed 1 − a and a."""
 
+    position_places = Attention.position_places
+
     def __init__(
         self, spec: Spec, place: Place, length: int, scores: Callable[[Sizes, int], nn.Module], alpha: bool = False
     ):
