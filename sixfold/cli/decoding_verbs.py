@@ -6,7 +6,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
 
@@ -17,6 +17,7 @@ from sixfold.core.threads import usual_threads
 
 if TYPE_CHECKING:
     from sixfold.decoding.records import Line, Translation
+    from sixfold.decoding.trace import TracedCandidate
     from sixfold.text.tokenizer import Tokenizer
 
 _WORTH_A_WORKER = 1 << 17  # bytes of text, without being asked
@@ -29,6 +30,9 @@ With = Annotated[
 ]
 FormatOption = Annotated[Format, typer.Option("--format", help="Text, or a JSON object for each line.")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write here, in place of standard output.")]
+TraceOption = Annotated[
+    bool, typer.Option("--trace", help="With --format jsonl: the candidates of every step, kept and cut.")
+]
 Workers = Annotated[
     int | None,
     typer.Option(
@@ -68,6 +72,13 @@ def worker_count(asked: int | None, file: Path | None, loaded: Any) -> int:
         return 0
     most = min(usual_threads(), _MOST_WORKERS, file.stat().st_size // _WORTH_A_WORKER)
     return most if most > 1 else 0
+
+
+def tracing(trace: bool, form: Format, workers: int | None) -> int | None:
+    """The number of workers that was asked for; with a trace, this process does the work unless told otherwise."""
+    if trace and form != "jsonl":
+        raise ValueError("--trace needs --format jsonl, which has a place for it")
+    return 0 if trace and workers is None else workers
 
 
 @dataclass
@@ -176,9 +187,16 @@ def record(
         about["source_tokens"] = found.alignment.source
         about["alignment"] = list(enumerate(found.alignment.tokens))
         about["word_alignment"] = found.alignment.words
+    if found.trace is not None:
+        about["trace"] = [[_candidate(each, tokenizer) for each in step.candidates] for step in found.trace.steps]
     if several:
         about["n_best"] = [_output(each, tokenizer) for each in found.n_best]
     return {**about, "note": found.note}
+
+
+def _candidate(candidate: TracedCandidate, tokenizer: Tokenizer) -> dict[str, Any]:
+    (token,) = tokenizer.pieces([candidate.token])
+    return {**asdict(candidate), "token": token}
 
 
 def _output(found: Translation, tokenizer: Tokenizer) -> dict[str, Any]:

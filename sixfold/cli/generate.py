@@ -15,6 +15,7 @@ from sixfold.cli.decoding_verbs import (
     FormatOption,
     Lines,
     Out,
+    TraceOption,
     Window,
     With,
     Workers,
@@ -22,6 +23,7 @@ from sixfold.cli.decoding_verbs import (
     load_for,
     need_file,
     record,
+    tracing,
     worker_count,
     write_all,
 )
@@ -47,6 +49,7 @@ def generate(
     members: With = None,
     out: Out = None,
     form: FormatOption = "text",
+    trace: TraceOption = False,
     device: Device = "auto",
     workers: Workers = None,
     window: Window = 1024,
@@ -65,6 +68,7 @@ def generate(
         not_with("--prompt, which is one text", {"--workers"} if prompt is not None and workers else set())
         need_file(file, f"a prompt is given as --prompt {shlex.quote(str(file))}")
         check_files(out, file)
+        workers = tracing(trace, form, workers)
         writer = load_for([run, *(members or [])], "generate", device, imports, settings)
         if prompt is None and file is None and sys.stdin.isatty():
             prompt = ""
@@ -74,7 +78,7 @@ def generate(
             return
         lines = Lines(arriving_lines(file) if prompt is None else iter([prompt]))
         processes = worker_count(workers, file, writer)
-        found = writer.stream_many(lines, wait=lines.wait, workers=processes, window=window)
+        found = writer.stream_many(lines, wait=lines.wait, workers=processes, window=window, trace=trace)
         with Output(out) as output:
             write = _text_writer(output, form, writer.decoding.n_best, writer.tokenizers.target)
             write_all(found, lines, write, ProgressLine("prompts", show=not output.terminal))

@@ -15,6 +15,7 @@ from sixfold.cli.decoding_verbs import (
     FormatOption,
     Lines,
     Out,
+    TraceOption,
     Window,
     With,
     Workers,
@@ -23,6 +24,7 @@ from sixfold.cli.decoding_verbs import (
     load_for,
     need_file,
     record,
+    tracing,
     worker_count,
     write_all,
 )
@@ -45,6 +47,7 @@ def translate(
     members: With = None,
     out: Out = None,
     form: FormatOption = "text",
+    trace: TraceOption = False,
     term: Annotated[
         list[str] | None,
         typer.Option("--term", metavar="TEXT", help="What must occur in every output; may be given often."),
@@ -72,13 +75,14 @@ def translate(
     with ending_well():
         need_file(file, f"a text is given as: echo {shlex.quote(str(file))} | sixfold translate {run}")
         check_files(out, file, prefixes, terms=terms)
+        workers = tracing(trace, form, workers)
         translator = load_for([run, *(members or [])], "translate", device, imports, settings)
         if file is None and sys.stdin.isatty():
             session = translator.session(terms=term or ())  # an error in the options comes before the first prompt
             ask_for_lines("A line to translate", lambda line: _show_translation(session, line))
             return
         lines = Lines(arriving_lines(file), terms, prefixes)
-        how: dict[str, Any] = {"workers": worker_count(workers, file, translator), "window": window}
+        how: dict[str, Any] = {"workers": worker_count(workers, file, translator), "window": window, "trace": trace}
         found = translator.stream(lines, wait=lines.wait, terms=term or (), alignment=form == "jsonl", **how)
         with Output(out) as output:  # the file is emptied only after the options were checked
             write = _writer_of(output, form, translator.decoding.n_best, translator.tokenizers.target)

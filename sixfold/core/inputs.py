@@ -87,7 +87,8 @@ def check_gates(gates: Mapping[str, Tensor] | None, heads: Mapping[str, int], ro
         if name not in heads:
             raise ValueError(f"there are no heads {name!r} to gate{did_you_mean(name, heads)}")
         if not isinstance(gate, Tensor) or tuple(gate.shape) not in ((1, heads[name]), (rows, heads[name])):
-            raise ValueError(f"the gate of {name!r} must have shape ({rows} or 1, {heads[name]}), got {_shape(gate)}")
+            shape = f"({rows} or 1, {heads[name]})" if rows > 1 else f"(1, {heads[name]})"
+            raise ValueError(f"the gate of {name!r} must have shape {shape}, got {_shape(gate)}")
 
 
 def check_tap(tap: Any) -> None:

@@ -19,8 +19,8 @@ class Tap:
 
     `fields` says what to keep: the weights (B, H, L, M); the queries, keys and values as they met;
     the bias on the scores; the heads' outputs (B, H, L, K) before the output matrix. While a tap
-    watches a part, its attention takes the explicit route. Passing one tap to several calls keeps
-    the last.
+    watches a part, its attention takes the explicit route. A tap that is passed to several calls
+    keeps the tensors of the last.
     """
 
     def __init__(self, *patterns: str, fields: tuple[str, ...] = ("weights",)):
@@ -30,6 +30,21 @@ class Tap:
         self.patterns = patterns or ("*",)
         self.fields = fields
         self.seen: dict[tuple[str, str], Tensor] = {}
+
+    def fresh(self) -> Tap:
+        """An empty tap with the same patterns and fields."""
+        return Tap(*self.patterns, fields=self.fields)
+
+    def part(self, number: int, parts: int) -> Tap:
+        """A copy with one of several equal parts of the rows: those of one sentence of a batch.
+
+        A tensor with fewer rows than parts belongs to all of them.
+        """
+        own = self.fresh()
+        for key, tensor in self.seen.items():
+            rows = len(tensor) // parts
+            own.seen[key] = (tensor[number * rows : (number + 1) * rows] if rows else tensor).clone()
+        return own
 
     def wants(self, name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in self.patterns)
@@ -54,3 +69,18 @@ class Tap:
 
     def __len__(self) -> int:
         return len(set(self))
+
+
+class Taps(Tap):
+    """Several taps on one pass: each collects what it wants."""
+
+    def __init__(self, *taps: Tap):
+        super().__init__()
+        self.taps = taps
+
+    def wants(self, name: str) -> bool:
+        return any(tap.wants(name) for tap in self.taps)
+
+    def __call__(self, name: str, field: str, tensor: Tensor) -> None:
+        for tap in self.taps:
+            tap(name, field, tensor)

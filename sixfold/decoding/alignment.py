@@ -20,9 +20,11 @@ from torch import Tensor
 from sixfold.core.ids import BOS, UNK
 from sixfold.core.tap import Tap
 from sixfold.decoding.records import Alignment
-from sixfold.decoding.step import padded
-from sixfold.models.model import Model
+from sixfold.decoding.step import gates_for, gates_of_rows, padded
+from sixfold.models.model import Gates, Model
 from sixfold.text.tokenizer import Tokenizer, Tokenizers
+
+Pair = tuple[Sequence[int], Sequence[int]]  # source with EOS, target without
 
 _CROSS = "decoder.*.cross"
 _TOKENS = 8192  # source and target tokens that are read together
@@ -35,17 +37,19 @@ def watched_layer(model: Model) -> str | None:
 
 
 @torch.inference_mode()
-def looks(models: Sequence[Model], pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Tensor | None]:
+def looks(
+    models: Sequence[Model], pairs: Sequence[Pair], gates: Sequence[Gates | None] | None = None
+) -> list[Tensor | None]:
     """For each source (with EOS) and target (without): weights (L, n), the mean over heads and models.
 
-    None where a model shows none, or has shortened its source.
+    `gates` are those under which each target was found. None where a model shows none, or has shortened its source.
     """
     found: list[Tensor | None] = []
     longest = max((len(source) + len(target) for source, target in pairs), default=1)
     rows = max(_TOKENS // longest, 1)
     for start in range(0, len(pairs), rows):
-        some = pairs[start : start + rows]
-        several = [_looks(model, some) for model in models]
+        some, own_gates = pairs[start : start + rows], gates[start : start + rows] if gates else ()
+        several = [_looks(model, some, own_gates) for model in models]
         for number, (source, target) in enumerate(some):
             own = [weights[number, : len(target) + 1, : len(source)] for weights in several if weights is not None]
             whole = len(own) == len(models) and all(w.shape[-1] == len(source) for w in own)
@@ -53,16 +57,17 @@ def looks(models: Sequence[Model], pairs: Sequence[tuple[Sequence[int], Sequence
     return found
 
 
-def _looks(model: Any, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Tensor | None:
+def _looks(model: Any, pairs: Sequence[Pair], own_gates: Sequence[Gates | None]) -> Tensor | None:
     name = watched_layer(model)
     if name is None:
         return None
     device, tap = next(model.parameters()).device, Tap(name)
     source = padded([source for source, _ in pairs], device)
-    memory = model.encode(source)
+    gates = gates_for(model, gates_of_rows(own_gates, 1, device))
+    memory = model.encode(source, gates=gates)
     if memory.states[0].shape[1] != source.shape[1]:  # a funnel's states stand for several pieces each
         return None
-    model.decode(padded([(BOS, *target) for _, target in pairs], device), memory, tap=tap)
+    model.decode(padded([(BOS, *target) for _, target in pairs], device), memory, tap=tap, gates=gates)
     return tap[name].mean(1).float().cpu()
 
 

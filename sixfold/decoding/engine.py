@@ -1,15 +1,15 @@
-"""A running batch that one can talk to, whatever the method that chooses its words.
+"""A running batch: jobs are submitted and cancelled between two steps, and a method chooses the words.
 
     submit ──▶ waiting ──▶ begin, read the prompt ──▶ join ─┐
                                                             ▼
                                  ┌─────────────────────▶  step ──▶ rules ──▶ method chooses ──▶ done, or failed
                                  │                                                 │
-                    cancel ──▶ leave    select the hypotheses that go on ◀─────────┘
+                    cancel ──▶ leave    select the hypotheses that continue ◀──────┘
 
-Jobs come and go between two steps. Those that are done wait until others take their row, so that the batch stays full
-and nothing is moved; where moving costs nothing, they leave at once. Each sentence has w hypotheses, side by side;
-those of one sentence have said the same number of tokens, those of another may have said more. Which sentences share a
-batch makes no difference to any, and a job that can't be answered fails alone.
+A finished sentence keeps its rows until a new job takes them, so that nothing is copied; with a state that selects
+without copying, it leaves at once. Each sentence has w hypotheses in neighbouring rows. The hypotheses of one sentence
+have the same number of tokens, those of another may have more. The output of a job does not depend on the other jobs of
+the batch, and a job that fails stops no other.
 
 >>> engine = Engine(step, Beam(4))
 >>> ticket = engine.submit(Job(source=[17, 4, EOS], limit=20))
@@ -29,32 +29,37 @@ import torch
 from torch import Tensor
 
 from sixfold.core.ids import BOS, EOS, PAD
+from sixfold.core.tap import Tap
 from sixfold.decoding.job import Candidates, Hypothesis, Job, JobEngine, Method, Sentence
-from sixfold.decoding.step import State, StepFunction, padded
+from sixfold.decoding.step import State, StepFunction, gates_of_rows, padded, with_gates
+from sixfold.decoding.trace import Trace, TraceStep
+from sixfold.models.model import Gates
 
-REFILL = 0.25  # share of the batch that is free, at which others join: sources are read together, and not one by one
-LEAVE = 0.25  # share of the sentences that are done, at which they leave, where that costs copying
+REFILL = 0.25  # free share of the batch at which waiting jobs join: encoding several sources at once is faster
+LEAVE = 0.25  # share of finished sentences at which they are dropped, if that needs a copy
 _AHEAD = 64  # jobs that `search` submits at once
 
 
 class Engine(JobEngine[Sentence]):
-    """Sentences on their way, what the step remembers of them, and jobs that wait for room. One thread may talk to it.
+    """The running sentences, the state of the step function for them, and the waiting jobs. It is for one thread.
 
-    A job joins at the next step if there is room: sentences × w × the longest one's tokens ≤ `batch_tokens`, or one
-    alone. The rows of one that was cancelled are gone at the next step. Words in `never` are not chosen.
+    A job joins at the next step if the batch has capacity: sentences × w × tokens of the longest ≤ `batch_tokens`; a
+    single job always fits. The rows of a cancelled job are dropped before the next step. Words in `never` are not
+    chosen.
     """
 
     def __init__(
         self, step: StepFunction, method: Method, *, never: Sequence[int] = (PAD, BOS), batch_tokens: int = 4096
     ):
         super().__init__()
-        self.function, self.method, self.tokens = step, method, batch_tokens // method.width
+        self.function, self.method, self.tokens = with_gates(step), method, batch_tokens // method.width
         self.never = torch.tensor(list(never), dtype=torch.long, device=step.device)
         self.sentences: list[Sentence] = []  # one for each row of the batch
         self.newest: list[list[int]] = []  # S × w: the newest token of each hypothesis
         self.state: State | None = None
         self._running: list[Sentence] = []  # the sentences that are not done
-        self._longest = 0  # tokens of a running job
+        self._longest = 0  # tokens of the longest running job
+        self._gated = False  # whether a job has gates
 
     @property
     def busy(self) -> bool:
@@ -65,23 +70,27 @@ class Engine(JobEngine[Sentence]):
         return self._fitting() == len(self.waiting)
 
     def _ticket(self, job: Job) -> Sentence:
+        if job.gates:
+            self.function.check_gates(job.gates)
         sentence = self.method.begin(job)
         sentence.watched = any(rule.needs_attention for rule in job.rules)
+        sentence.trace = Trace() if job.trace else None
+        self._gated = self._gated or bool(job.gates)
         return sentence
 
     @torch.inference_mode()
     def step(self) -> list[Sentence]:
-        """Everybody goes one word further. → those that became done by it: something was found, or there is an error"""
+        """Extend every running sentence by one word. → the sentences that are done since, found or failed"""
         late = self._late(self._running)
         self._forget()
         if self._left:
             self._count()
         self._admit(self._take())
-        self._close_ranks()
+        self._drop_done()
         self._left = False
         done = self._advance() if self._running else []
         if not self._running:
-            self._close_ranks()
+            self._drop_done()
         return late + done
 
     def _count(self) -> None:
@@ -89,7 +98,7 @@ class Engine(JobEngine[Sentence]):
         self._longest = max((sentence.job.tokens for sentence in self._running), default=0)
 
     def _fitting(self) -> int:
-        """How many of those that wait there is room for."""
+        """The number of waiting jobs that fit into the batch."""
         longest = self._longest
         for number, (_, _, sentence) in enumerate(self.waiting, len(self._running)):
             longest = max(longest, sentence.job.tokens)
@@ -98,7 +107,7 @@ class Engine(JobEngine[Sentence]):
         return len(self.waiting)
 
     def _take(self) -> list[Sentence]:
-        """Those that join now: many together, unless there is room for all."""
+        """Take the jobs that join now. If they do not all fit, wait until a share of the batch is free."""
         fitting = self._fitting()
         if fitting < len(self.waiting) and len(self._running) * self._longest > (1 - REFILL) * self.tokens:
             return []
@@ -108,19 +117,20 @@ class Engine(JobEngine[Sentence]):
 
     @property
     def _light(self) -> bool:
-        """Whether nothing has to be copied when somebody leaves."""
+        """Whether finished sentences can be dropped without a copy."""
         return self.state is not None and self.state.light
 
     def _admit(self, sentences: Sequence[Sentence]) -> None:
-        """Begin, up to where all but the last token of the prompts is read, and join."""
+        """Read the sources and all but the last token of the prompts, then join."""
         if not sentences:
             return
         if self._light:
-            self._close_ranks()
+            self._drop_done()
         jobs, width, device = [sentence.job for sentence in sentences], self.method.width, self.function.device
-        state = self.function.begin([job.source for job in jobs])
+        gates = self._gates(sentences)
+        state = self.function.begin([job.source for job in jobs], gates)
         if max(len(job.prompt) for job in jobs) > 1:
-            state = self.function(padded([job.prompt[:-1] for job in jobs], device, "left"), state).state
+            state = self.function(padded([job.prompt[:-1] for job in jobs], device, "left"), state, gates).state
         if width > 1:
             state = state.select(torch.arange(len(jobs), device=device)[:, None].expand(-1, width))
         free = [number for number, sentence in enumerate(self.sentences) if sentence.done][: len(jobs)]
@@ -136,12 +146,14 @@ class Engine(JobEngine[Sentence]):
         self._count()
 
     def _advance(self) -> list[Sentence]:
-        """One step of everybody. → those that became done by it"""
+        """One step of the batch. → the sentences that are done since"""
         ids = torch.tensor(self.newest, device=self.function.device).view(-1, 1)
-        scores, log_z, self.state, attention = self.function(ids, self.state)
+        gates = self._gates(self.sentences, self.method.width)
+        scores, log_z, self.state, attention, seen = self.function(ids, self.state, gates)
         shape = len(self.sentences), self.method.width
         if attention is not None:
             self._cover(attention)
+        self._begin_trace_steps(seen)
         self.method.choose(self.sentences, self._words(scores.view(*shape, -1), log_z.view(shape)))
         for sentence in self.sentences:
             sentence.steps += 1
@@ -151,8 +163,21 @@ class Engine(JobEngine[Sentence]):
             self._count()
         return done
 
+    def _gates(self, sentences: Sequence[Sentence], width: int = 1) -> Gates | None:
+        """The gates of these sentences' rows; None if there are none."""
+        if not self._gated:
+            return None
+        return gates_of_rows([sentence.job.gates for sentence in sentences], width, self.function.device)
+
+    def _begin_trace_steps(self, seen: Tap | None) -> None:
+        """Begin the next step of each trace, with the tap's tensors of the sentence's rows."""
+        for number, sentence in enumerate(self.sentences):
+            if sentence.trace is not None and not sentence.done:
+                own = None if seen is None else seen.part(number, len(self.sentences))
+                sentence.trace.steps.append(TraceStep([], own))
+
     def _cover(self, attention: Tensor) -> None:
-        """Add up where the hypotheses looked, for rules that want to know."""
+        """Add the attention of each hypothesis to its coverage, where a rule needs it."""
         for number, sentence in enumerate(self.sentences):
             if sentence.watched and not sentence.done:
                 for each, looked in zip(sentence.open, attention[number * len(sentence.open) :], strict=False):
@@ -160,7 +185,7 @@ class Engine(JobEngine[Sentence]):
                     each.coverage = now if each.coverage is None else each.coverage + now
 
     def _words(self, scores: Tensor, log_z: Tensor) -> Candidates:
-        """What may be chosen: never what is never said, only EOS at the limit, else what the rules say."""
+        """The scores of all words: −∞ for those in `never`, at the limit for all but EOS; then changed by rules."""
         scores.index_fill_(-1, self.never, -torch.inf)
         chosen, shift = scores, log_z
         if any(sentence.job.rules for sentence in self.sentences):
@@ -174,27 +199,30 @@ class Engine(JobEngine[Sentence]):
                 shift[number] = 0
                 _apply(sentence, chosen[number], budget)
             if budget == 0:
-                sentence.cut = (chosen[number].argmax(-1) != EOS).tolist()
+                sentence.stopped = (chosen[number].argmax(-1) != EOS).tolist()
                 end = chosen[number, :, EOS].clone()
                 chosen[number] = -torch.inf
                 chosen[number, :, EOS] = end
         return Candidates(chosen, shift, scores, log_z)
 
     def _move(self) -> None:
-        """Bring the rows to where the method wants them."""
+        """Select the rows that the chosen hypotheses continue."""
         still = list(range(self.method.width))
-        if len(still) > 1:  # one has nowhere to go
+        if len(still) > 1:  # a single hypothesis always continues its own row
             parents = [self._parents(sentence) for sentence in self.sentences]
             if any(line != still for line in parents):
                 self._select(range(len(parents)), parents)
         self.newest = [[each.tokens[-1] for each in sentence.open] for sentence in self.sentences]
 
     def _parents(self, sentence: Sentence) -> list[int]:
-        """From which of its rows each hypothesis goes on."""
+        """For each hypothesis of a sentence, the index of the row that it continues."""
         return list(range(self.method.width)) if sentence.done else [each.parent for each in sentence.open]
 
-    def _close_ranks(self) -> None:
-        """Who is done leaves when it is worth the copying, could go no further, or was cancelled."""
+    def _drop_done(self) -> None:
+        """Drop finished sentences once enough have finished to pay for the copy.
+
+        Also if one was cancelled, or was done at its limit: another step might exceed the model's positions.
+        """
         done = [sentence for sentence in self.sentences if sentence.done]
         enough = self._left or len(done) >= max(1, 0 if self._light else LEAVE * len(self.sentences))
         if done and (enough or not self._running or any(each.steps >= each.job.limit for each in done)):
@@ -204,7 +232,7 @@ class Engine(JobEngine[Sentence]):
             self.newest = [self.newest[number] for number in stay]
 
     def _select(self, stay: Sequence[int], parents: Sequence[Sequence[int]]) -> None:
-        """Go on with these sentences, from these of their rows."""
+        """Keep these sentences (`stay`), each with these of its rows (`parents`)."""
         width = self.method.width
         rows = [[number * width + parent for parent in line] for number, line in zip(stay, parents, strict=True)]
         if self.state is not None and not rows:
@@ -213,7 +241,7 @@ class Engine(JobEngine[Sentence]):
 
 
 def _apply(sentence: Sentence, log_p: Tensor, budget: int) -> None:
-    """Let the rules of a sentence change log p (w, V) of its hypotheses."""
+    """Apply the rules of a sentence to log p (w, V) of its hypotheses, in place."""
     for each, row in zip(sentence.open, log_p, strict=True):
         if each.alive:
             for rule in sentence.job.rules:
@@ -228,7 +256,7 @@ def search(
     never: Sequence[int] = (PAD, BOS),
     batch_tokens: int = 4096,
 ) -> Iterator[tuple[Job, list[Hypothesis]]]:
-    """Each job with what was found for it, the best first, as soon as it is done; the first that fails ends it."""
+    """Each job with its hypotheses, the best first, as soon as it is done; the first that fails raises its error."""
     engine, jobs, order = Engine(step, method, never=never, batch_tokens=batch_tokens), iter(jobs), count()
     while True:
         while engine.hungry and (more := list(islice(jobs, _AHEAD))):

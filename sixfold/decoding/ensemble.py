@@ -1,8 +1,8 @@
-"""Several models that write one text together: the probability of a word is the mean of theirs.
+"""An ensemble: the probability of a word is the mean over several models.
 
     log p(word) = log (1/M · Σ_m p_m(word)),    M models with one vocabulary
 
-To a search this is a step like any other.
+A search uses it as any other step function.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sixfold.decoding.step import State, Step, StepFunction
+from sixfold.decoding.step import GatedStep, State, Step, StepFunction, with_gates
+from sixfold.models.model import Gates
 
 
 class EnsembleState:
-    """What each member remembers of the same rows."""
+    """The states of all members, for the same rows."""
 
     def __init__(self, members: Sequence[State]):
         self.members = tuple(members)
@@ -38,20 +39,28 @@ class EnsembleState:
             member.release()
 
 
-class Ensemble:
-    """The step of several steps. Members may stand on different devices; all answers come to that of the first."""
+class Ensemble(GatedStep):
+    """A step function of several. Members may be on different devices; results are on that of the first.
+
+    Gates apply to every member. What a member's tap sees is not part of the result: it belongs to one model.
+    """
 
     def __init__(self, steps: Sequence[StepFunction]):
         if not steps:
             raise ValueError("an ensemble needs at least one member")
-        self.steps = tuple(steps)
+        self.steps = tuple(map(with_gates, steps))
         self.device = self.steps[0].device
 
-    def begin(self, sources: Sequence[Sequence[int]]) -> EnsembleState:
-        return EnsembleState([step.begin(sources) for step in self.steps])
+    def check_gates(self, gates: Gates) -> None:
+        for step in self.steps:
+            step.check_gates(gates)
 
-    def __call__(self, ids: Tensor, state: Any) -> Step:
-        answers = [step(ids.to(step.device), member) for step, member in zip(self.steps, state.members, strict=True)]
+    def begin(self, sources: Sequence[Sequence[int]], gates: Gates | None = None) -> EnsembleState:
+        return EnsembleState([step.begin(sources, gates) for step in self.steps])
+
+    def __call__(self, ids: Tensor, state: Any, gates: Gates | None = None) -> Step:
+        members = zip(self.steps, state.members, strict=True)
+        answers = [step(ids.to(step.device), member, gates) for step, member in members]
         log_p = torch.stack([(a.scores - a.log_z[:, None]).to(self.device) for a in answers])  # (M, B, V)
         mean = log_p.logsumexp(0) - math.log(len(answers))
         seen = [a.attention.to(self.device) for a in answers if a.attention is not None]

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 
 from sixfold.config.schema import Decoding, change_decoding
+from sixfold.decoding.looking import Looking
 from sixfold.decoding.ordered import FIRST, WINDOW, Lines
 from sixfold.decoding.owned_models import OwnedModels
 from sixfold.decoding.records import Translation
@@ -17,9 +18,10 @@ from sixfold.models.model import Model
 from sixfold.text.tokenizer import Tokenizers
 
 AnyModel = TypeVar("AnyModel", bound=Model)
+AnySession = TypeVar("AnySession", bound=DecodingSession)
 
 
-class Front(Generic[AnyModel]):
+class Front(Generic[AnyModel, AnySession]):
     """The object behind the command line, Python and validation."""
 
     verb: ClassVar[str]  # of the command line
@@ -57,22 +59,29 @@ class Front(Generic[AnyModel]):
         """Must be called after a change of the models that torch does not count; see `owned_models`."""
         self.owned.changed()
 
-    def session(self, **options: Any) -> DecodingSession:
+    def session(self, *, terms: Sequence[str] = (), **options: Any) -> AnySession:
         """Turns lines into jobs, and has engines that run them.
 
-        `terms` must occur in every output. The other options are keys of the section `decoding`.
+        `terms` must occur in every output. Other options are fields of `Looking`, or keys of the section `decoding`.
         """
+        looking, changes = Looking.among(options)
+        looking.check(len(self.models))
+        return self._session(self.configured(changes), looking, terms)
+
+    def _session(self, decoding: Decoding, looking: Looking, terms: Sequence[str]) -> AnySession:
         raise NotImplementedError
 
     def configured(self, changes: dict[str, Any]) -> Decoding:
         """The configuration of one call."""
         return change_decoding(self.decoding, changes)
 
-    def pool(self, workers: int, *, terms: Sequence[str] = (), alignment: bool = False, **changes: Any) -> WorkerPool:
+    def pool(self, workers: int, *, terms: Sequence[str] = (), **options: Any) -> WorkerPool:
         """Worker processes in the place of a session; its options are those of `session`."""
+        looking, changes = Looking.among(options)
+        looking.check(len(self.models), workers)
         decoding = self.configured(changes)
         check_demands(self.models, self.tokenizers.target, decoding, self.stack, terms)
-        return WorkerPool(self.origin, decoding, workers, terms=terms, alignment=alignment)
+        return WorkerPool(self.origin, decoding, workers, terms=terms, alignment=looking.alignment)
 
     def _stream(
         self,

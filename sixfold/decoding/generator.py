@@ -18,7 +18,8 @@ from typing import Any, ClassVar
 from sixfold.config.schema import Decoding
 from sixfold.core.ids import BOS
 from sixfold.decoding.front import Front, lent
-from sixfold.decoding.job import Hypothesis, Job, Ticket
+from sixfold.decoding.job import Job, Ticket
+from sixfold.decoding.looking import NOTHING_SHOWN, Looking
 from sixfold.decoding.ordered import WINDOW, Lines
 from sixfold.decoding.records import Line, Translation
 from sixfold.decoding.session import DecodingSession, RunOrigin, outputs
@@ -29,7 +30,7 @@ from sixfold.text.tokenizer import Tokenizers
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # stands for bytes that are not, or not yet, a character
 
 
-class Generator(Front[DecoderOnly]):
+class Generator(Front[DecoderOnly, "GenerationSession"]):
     """Continues texts. `context` is the number of tokens that the model saw at once in training, if known."""
 
     verb = "generate"
@@ -66,14 +67,13 @@ class Generator(Front[DecoderOnly]):
 
     def follow(self, prompt: str, **changes: Any) -> Iterator[tuple[str, Translation | None]]:
         """Pieces of text as they are written; the last comes with the complete output."""
-        decoding = self.configured(changes)
-        if decoding.beam_size > 1 or decoding.n_best > 1:
-            raise ValueError("a stream shows one text as it is written: beam_size and n_best must be 1")
         session = self.session(**changes)
+        if session.method.width > 1:
+            raise ValueError("a stream shows one text as it is written: beam_size and n_best must be 1")
         return lent(session, session.follow(Line(prompt)))
 
-    def session(self, *, terms: Sequence[str] = (), **changes: Any) -> GenerationSession:
-        return GenerationSession(self, self.configured(changes), terms)
+    def _session(self, decoding: Decoding, looking: Looking, terms: Sequence[str]) -> GenerationSession:
+        return GenerationSession(self, decoding, looking, terms)
 
     def configured(self, changes: dict[str, Any]) -> Decoding:
         search = {"sample": False} if changes.get("beam_size", 1) != 1 else {}  # a beam does not sample
@@ -85,8 +85,12 @@ class GenerationSession(DecodingSession):
 
     stack = "only"
 
-    def __init__(self, writer: Generator, decoding: Decoding, terms: Sequence[str] = ()):
-        super().__init__(writer.owned, writer.tokenizers, decoding, terms)
+    def __init__(
+        self, writer: Generator, decoding: Decoding, looking: Looking = NOTHING_SHOWN, terms: Sequence[str] = ()
+    ):
+        if looking.alignment or looking.attention:
+            raise ValueError("alignment and attention to a source are for translations")
+        super().__init__(writer.owned, writer.tokenizers, decoding, looking, terms)
         self.context = writer.context
 
     def encode(self, lines: Sequence[Line]) -> list[list[int]]:
@@ -105,7 +109,8 @@ class GenerationSession(DecodingSession):
     def job(self, line: Line, ids: Sequence[int]) -> Job:
         ids, limit, note = self._fit(ids)
         prompt, seed = (BOS, *ids), self.seed(ids, line)
-        return Job(prompt=prompt, limit=limit, rules=self.rules(line), seed=seed, tag=line, note=note)
+        job = Job(prompt=prompt, limit=limit, rules=self.rules(line), seed=seed, tag=line, note=note)
+        return self.looking.at(job)
 
     def _fit(self, ids: Sequence[int]) -> tuple[Sequence[int], int, str]:
         """The end of a prompt that leaves room for an output; the limit of that output; a note if it was truncated."""
@@ -123,15 +128,16 @@ class GenerationSession(DecodingSession):
         return ids[len(ids) - most :], limit, note
 
     def finish(self, tickets: Sequence[Ticket]) -> list[Translation]:
-        return [self._finish(ticket.job, ticket.found) for ticket in tickets]
+        return [self._finish(ticket) for ticket in tickets]
 
-    def _finish(self, job: Job, found: Sequence[Hypothesis]) -> Translation:
+    def _finish(self, ticket: Ticket) -> Translation:
+        job, found = ticket.job, ticket.found
         notes = [job.note] if job.note else []
         length = len(job.prompt) + max(len(each.tokens) for each in found)
         if self.context is not None and length > self.context + 1:
             notes.append(f"prompt and output have {length - 1:,} tokens; the model was trained on {self.context:,}")
         best, *others = outputs(found, [self.text(each.tokens) for each in found], "; ".join(notes))
-        return replace(best, others=tuple(others))
+        return replace(best, others=tuple(others), trace=ticket.trace)
 
     def text(self, tokens: Sequence[int], unknown: Sequence[str | None] = ()) -> str:
         text = super().text(tokens, unknown)

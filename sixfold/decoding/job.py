@@ -1,4 +1,4 @@
-"""What an engine works on: a job, the sentence it becomes, its hypotheses, and the method that chooses their words.
+"""The records of an engine: a job, the sentence made from it, its hypotheses, and the method that chooses their words.
 
 Letters: S sentences, w hypotheses of each, V words, n source length.
 """
@@ -10,33 +10,39 @@ import time
 from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
 from sixfold.core.ids import BOS, EOS
 from sixfold.decoding.rules.rule import Rule
+from sixfold.decoding.trace import Trace
+
+if TYPE_CHECKING:
+    from sixfold.models.model import Gates
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A text to be written."""
+    """One output to be decoded."""
 
-    source: Sequence[int] = ()  # what the encoder reads
-    prompt: Sequence[int] = (BOS,)  # what the decoder reads before it writes
-    limit: int  # most tokens to write, without EOS
+    source: Sequence[int] = ()  # ids for the encoder
+    prompt: Sequence[int] = (BOS,)  # ids that the decoder reads before it writes
+    limit: int  # largest number of tokens to write, without EOS
     rules: Sequence[Rule] = ()
-    seed: int = 0  # of its own random numbers
-    deadline: float = math.inf  # by the clock of `time.monotonic`: if it is not done then, it fails
-    size: int = 0  # tokens it counts for in the budget; 0: those of the source and the prompt
-    tag: Any = None  # whatever its owner knows it by
-    note: str = ""  # what a person should know, such as that the source was truncated
+    seed: int = 0  # of its random numbers
+    deadline: float = math.inf  # on the clock of `time.monotonic`: a job that is not done by then fails
+    size: int = 0  # tokens that it counts for in the budget; 0: the length of source and prompt
+    tag: Any = None  # for the caller
+    note: str = ""  # for the user, such as that the source was truncated
+    gates: Gates | None = None  # "decoder.3.cross" → (1, H): factors on the outputs of heads, for this job only
+    trace: bool = False  # record which candidates each step compared: `Ticket.trace`
 
     def __post_init__(self) -> None:
         if self.limit < 0:
-            raise ValueError(f"a text has at least 0 tokens, got a limit of {self.limit}")
+            raise ValueError(f"the limit of a job is a number of tokens, 0 or more; got {self.limit}")
         if not self.prompt:
-            raise ValueError("a prompt has at least one token: BOS")
+            raise ValueError("a prompt has at least one token, BOS; got none")
         for rule in self.rules:
             rule.check(self.limit)
 
@@ -45,8 +51,8 @@ class Job:
         return self.size or len(self.source) + len(self.prompt)
 
 
-class Unanswerable(ValueError):  # noqa: N818  (it says what is the matter, as ValueError does not)
-    """A job that there is no output for."""
+class Unanswerable(ValueError):  # noqa: N818  (named for the job, not for the error)
+    """A job without an output, and the reason."""
 
     def __init__(self, job: Job, why: str):
         super().__init__(why)
@@ -54,7 +60,7 @@ class Unanswerable(ValueError):  # noqa: N818  (it says what is the matter, as V
 
 
 class Impossible(Unanswerable):
-    """No word is allowed any more."""
+    """The rules and limits allow no word."""
 
     def __init__(self, job: Job):
         rules = ", ".join(rule.describe() for rule in job.rules) or "the limits"
@@ -63,52 +69,53 @@ class Impossible(Unanswerable):
 
 
 class TooLate(Unanswerable):
-    """It was not done at its deadline."""
+    """The job was not done at its deadline."""
 
     def __init__(self, job: Job):
-        super().__init__(job, "the deadline came before the output was complete")
+        super().__init__(job, "the deadline passed before the output was complete")
 
 
 @dataclass(slots=True)
 class Hypothesis:
-    """An output: one on its way, or one that was found."""
+    """An output: still open, or found."""
 
     tokens: tuple[int, ...] = ()  # without BOS and EOS
-    log_probs: tuple[float, ...] = ()  # the model's own, of each token; of one that was found, of EOS, too
-    score: float = 0.0  # of one that was found: their sum, under the length formula
-    ended: bool = True  # EOS was chosen; False: the limit came first, and the score is that of ending there
-    rank: float = 0.0  # the sum of what its words were chosen by; −∞: an empty row
+    log_probs: tuple[float, ...] = ()  # the model's own, of each token; once it is found, of EOS as well
+    score: float = 0.0  # once it is found: the sum of log_probs under the length formula
+    ended: bool = True  # EOS was chosen; False: it was stopped at the limit, and the score includes EOS there
+    rank: float = 0.0  # sum of the log-probabilities after rules, by which hypotheses are compared; −∞: an empty row
     parent: int = 0  # index of the hypothesis that it continues
-    coverage: Tensor | None = None  # (n,): how much it has looked at each source token, if a rule wants to know
+    coverage: Tensor | None = None  # (n,): attention to each source token, summed over the steps, if a rule needs it
 
     @property
     def alive(self) -> bool:
         return self.rank > -math.inf
 
-    def go_on(self, word: int, log_p: float, rank: float) -> None:
-        """Say one word more, by itself."""
+    def append(self, word: int, log_p: float, rank: float) -> None:
+        """Append a word, in place."""
         self.tokens, self.log_probs = (*self.tokens, word), (*self.log_probs, log_p)
         self.rank += rank
 
-    def say(self, word: int, log_p: float, rank: float, parent: int) -> Hypothesis:
-        """Another hypothesis, that goes on from this one."""
+    def extended(self, word: int, log_p: float, rank: float, parent: int) -> Hypothesis:
+        """A new hypothesis: this one and a word."""
         tokens, log_probs = (*self.tokens, word), (*self.log_probs, log_p)
         return Hypothesis(tokens, log_probs, 0.0, True, rank, parent, self.coverage)
 
 
 def empty(index: int) -> Hypothesis:
-    """A row without a hypothesis: the step computes it, and nothing reads the result."""
+    """A row without a hypothesis: the step computes it, and the result is ignored."""
     return Hypothesis((EOS,), rank=-math.inf, parent=index)
 
 
 @dataclass(eq=False)
 class Ticket:
-    """A job that was submitted, and what became of it."""
+    """A submitted job and its result."""
 
     job: Job
     found: list[Any] = field(default_factory=list, kw_only=True)  # the best first
-    error: ValueError | None = field(default=None, kw_only=True)  # why nothing was found
-    done: bool = field(default=False, kw_only=True)  # something was found, or it failed
+    error: ValueError | None = field(default=None, kw_only=True)  # why the job failed
+    done: bool = field(default=False, kw_only=True)  # outputs were found, or the job failed
+    trace: Trace | None = field(default=None, kw_only=True)  # if the job asked for one
 
     def fail(self, error: ValueError) -> None:
         self.error, self.done = error, True
@@ -116,15 +123,16 @@ class Ticket:
 
 @dataclass(eq=False)
 class Sentence(Ticket):
-    """A job on its way. A method puts here what it goes on with, and in the end what it found, or that it failed."""
+    """A job that is being decoded. The method stores its open hypotheses here, then those found, or the failure."""
 
     open: list[Hypothesis]  # w
-    steps: int = 0  # it has gone: as many tokens has each hypothesis
-    cut: list[bool] = field(default_factory=list)  # w, at the limit: which of them would have gone on
-    watched: bool = False  # a rule wants to know where it looked
+    steps: int = 0  # steps so far, which is the number of tokens of each open hypothesis
+    stopped: list[bool] = field(default_factory=list)  # w, at the limit: whether another word was likelier than EOS
+    watched: bool = False  # a rule needs the attention to the source
 
     def ended(self, index: int) -> bool:
-        return not (self.cut and self.cut[index])
+        """Whether the hypothesis at this index ends by its own choice, and not because of the limit."""
+        return not (self.stopped and self.stopped[index])
 
     def fail(self, error: ValueError) -> None:
         super().fail(error)
@@ -135,28 +143,28 @@ AnyTicket = TypeVar("AnyTicket", bound=Ticket)
 
 
 class JobEngine(Generic[AnyTicket]):
-    """Whatever jobs are submitted to: jobs that wait, and steps by which they are done."""
+    """The interface to submit jobs and to advance them step by step: an engine, or a pool of worker processes."""
 
     def __init__(self) -> None:
-        self.waiting: list[tuple[float, int, AnyTicket]] = []  # the next comes first
+        self.waiting: list[tuple[float, int, AnyTicket]] = []  # (order, number, ticket), sorted
         self._submitted = 0
-        self._left = False  # a job was cancelled, or its deadline has passed, since the last step
-        self._hurried = False  # some job has a deadline
+        self._left = False  # a job was cancelled or missed its deadline since the last step
+        self._hurried = False  # a job has a deadline
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether any job is waiting or running."""
         return bool(self.waiting)
 
     @property
     def hungry(self) -> bool:
-        """Whether nobody waits who has no room: whoever has more jobs can submit them."""
+        """Whether all waiting jobs fit into the batch, so that more can be submitted."""
         raise NotImplementedError
 
     def submit(self, job: Job, order: float | None = None) -> AnyTicket:
-        """Let a job wait until there is room for it. The least `order` comes first.
+        """Queue a job until it fits into the batch. The job of the smallest `order` is next.
 
-        If none is given, the shortest comes first; but nobody is overtaken by more jobs than it has tokens.
+        Without `order`, the shortest is next, but no job is overtaken by more jobs than it has tokens.
         """
         self._submitted, ticket = self._submitted + 1, self._ticket(job)
         self._hurried = self._hurried or job.deadline < math.inf
@@ -167,7 +175,7 @@ class JobEngine(Generic[AnyTicket]):
         raise NotImplementedError
 
     def cancel(self, ticket: AnyTicket) -> None:
-        """It is gone by the next step. What is done stays done."""
+        """Remove a job before the next step. A job that is done stays as it is."""
         if not ticket.done:
             ticket.fail(Unanswerable(ticket.job, "it was cancelled"))
             self._left = True
@@ -184,32 +192,32 @@ class JobEngine(Generic[AnyTicket]):
         return late
 
     def _forget(self) -> None:
-        """Nobody waits any more who has failed."""
+        """Remove failed jobs from those that wait."""
         if self._left:
             self.waiting = [each for each in self.waiting if not each[-1].done]
 
     def step(self) -> Sequence[AnyTicket]:
-        """Do some of the work. → those that became done by it: something was found, or there is an error"""
+        """Advance the work. → the tickets that are done since: outputs were found, or there is an error"""
         raise NotImplementedError
 
 
 class Candidates(NamedTuple):
-    """What may come next after each hypothesis."""
+    """The scores of every next word after each hypothesis."""
 
-    chosen: Tensor  # (S, w, V): by what a word is chosen, after all rules: log p + shift
+    chosen: Tensor  # (S, w, V): after rules, by which words are chosen: log p + shift
     shift: Tensor  # (S, w)
-    scores: Tensor  # (S, w, V): the model's own, log p + log_z
+    scores: Tensor  # (S, w, V): of the model alone: log p + log_z
     log_z: Tensor  # (S, w)
 
 
 class Method(Protocol):
-    """A way to choose words."""
+    """How a search chooses words. One that supports traces adds its candidates to `sentence.trace`."""
 
     @property
     def width(self) -> int:
-        """w, the hypotheses of a sentence."""
+        """w, the number of hypotheses of a sentence."""
 
     def begin(self, job: Job) -> Sentence: ...
 
     def choose(self, sentences: Sequence[Sentence], words: Candidates) -> None:
-        """Let each sentence that is not done go on, be done, or fail."""
+        """Extend the hypotheses of each sentence that is not done; mark it as done or failed where it is."""

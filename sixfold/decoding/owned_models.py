@@ -17,10 +17,11 @@ module, must be announced by `changed()`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from sixfold.config.schema import Decoding
+from sixfold.core.tap import Tap
 from sixfold.decoding.alignment import watched_layer
 from sixfold.decoding.cpu.int8 import quantised
 from sixfold.decoding.cpu.step import make_step
@@ -79,7 +80,7 @@ class OwnedModels(Generic[AnyModel]):
         """Forget all that was computed from the weights."""
         self._contents: Contents | None = None  # of the models when the copies and steps were made
         self._copies: dict[str, list[Model]] = {}  # by `decoding.precision`
-        self._idle: dict[tuple[str, bool], list[StepFunction]] = {}  # by precision, and whether attention is returned
+        self._idle: dict[tuple[str, bool, bool], list[StepFunction]] = {}  # by precision, `watching` and `gated`
 
     def in_precision(self, decoding: Decoding) -> list[Model]:
         """The models, or their int8 copies."""
@@ -94,19 +95,15 @@ class OwnedModels(Generic[AnyModel]):
             ]
         return copies[decoding.precision]
 
-    def lend(self, decoding: Decoding, watching: bool) -> Lease:
+    def lend(self, decoding: Decoding, watching: bool, tap: Tap | None = None, gated: bool = False) -> Lease:
         """A step in this precision. If `watching`, it returns the attention that alignments are read from."""
-        models = self.in_precision(decoding)
-        idle = self._idle.setdefault((decoding.precision, watching), [])
-        try:
+        models, kind = self.in_precision(decoding), (decoding.precision, watching, gated)
+        idle = self._idle.setdefault(kind, []) if tap is None else []  # the step of a tap is for one search
+        with suppress(IndexError):
             return Lease(models, idle.pop(), idle)
-        except IndexError:
-            return Lease(models, _make_step(models, watching), idle)
-
-
-def _make_step(models: Sequence[Model], watching: bool) -> StepFunction:
-    steps = [make_step(model, watched_layer(model) if watching else None) for model in models]
-    return steps[0] if len(steps) == 1 else Ensemble(steps)
+        layers = [watched_layer(model) if watching else None for model in models]
+        steps = [make_step(model, layer, tap, gated=gated) for model, layer in zip(models, layers, strict=True)]
+        return Lease(models, steps[0] if len(steps) == 1 else Ensemble(steps), idle)
 
 
 def in_8_bits(model: Model, decoding: Decoding) -> bool:

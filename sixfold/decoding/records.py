@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from sixfold.decoding.trace import Trace
+
 
 class Line(NamedTuple):
     """What is to be translated, or gone on with."""
@@ -39,6 +41,7 @@ class Translation:
     others: tuple[Translation, ...] = ()  # the next best
     alignment: Alignment | None = None  # on request
     attention: Tensor | None = None  # (tokens and end, source pieces and end), on request
+    trace: Trace | None = None  # which candidates each step compared, on request
 
     @property
     def n_best(self) -> tuple[Translation, ...]:
@@ -72,9 +75,9 @@ def lines_of(
 
 
 def to_json(translation: Translation) -> dict[str, Any]:
-    """All of it but the attention, to be sent to another process."""
+    """All of it but the attention and the trace, to be sent to another process."""
     others = [to_json(other) for other in translation.others]
-    return {**vars(translation), "attention": None, "others": others}
+    return {**vars(translation), "attention": None, "trace": None, "others": others}
 
 
 def from_json(record: Mapping[str, Any]) -> Translation:

@@ -26,6 +26,7 @@ from sixfold.core.parts import declared
 from sixfold.decoding.alignment import watched_layer
 from sixfold.decoding.engine import Engine
 from sixfold.decoding.job import Hypothesis, Job, JobEngine, Method, Ticket
+from sixfold.decoding.looking import NOTHING_SHOWN, Looking
 from sixfold.decoding.ordered import Lines, OrderedStream
 from sixfold.decoding.owned_models import OwnedModels
 from sixfold.decoding.records import Line, Translation
@@ -35,6 +36,7 @@ from sixfold.decoding.search.beam import Beam
 from sixfold.decoding.search.greedy import Greedy
 from sixfold.decoding.search.length_penalty import LengthPenalty
 from sixfold.decoding.search.sample import Sample
+from sixfold.decoding.step import with_gates
 from sixfold.models.model import Model, evaluating
 from sixfold.text.tokenizer import Tokenizer, Tokenizers
 
@@ -106,11 +108,20 @@ class DecodingSession(LineSession[Translation]):
     empty = Translation()
     stack: ClassVar[str] = "decoder"  # the stack that writes
 
-    def __init__(self, owned: OwnedModels[Any], tokenizers: Tokenizers, decoding: Decoding, terms: Sequence[str] = ()):
+    def __init__(
+        self,
+        owned: OwnedModels[Any],
+        tokenizers: Tokenizers,
+        decoding: Decoding,
+        looking: Looking = NOTHING_SHOWN,
+        terms: Sequence[str] = (),
+    ):
         self.watching = check_demands(owned.models, tokenizers.target, decoding, self.stack, terms)
-        self.lease = owned.lend(decoding, self.watching)
+        self.lease = owned.lend(decoding, self.watching, looking.tap, gated=looking.gates is not None)
         self.models, self.step = self.lease.models, self.lease.step
-        self.tokenizers, self.decoding, self.terms = tokenizers, decoding, tuple(terms)
+        if looking.gates:
+            with_gates(self.step).check_gates(looking.gates)
+        self.tokenizers, self.decoding, self.looking, self.terms = tokenizers, decoding, looking, tuple(terms)
         self.tokenizer = tokenizers.target
         self.never = never_written(self.tokenizer)
         self.method = make_method(decoding, self.text)

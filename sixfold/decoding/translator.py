@@ -21,6 +21,7 @@ from sixfold.core.tap import Tap
 from sixfold.decoding.alignment import align, looks, words_in_place_of_unknown
 from sixfold.decoding.front import Front
 from sixfold.decoding.job import Hypothesis, Job, Ticket
+from sixfold.decoding.looking import NOTHING_SHOWN, Looking
 from sixfold.decoding.ordered import WINDOW, Lines
 from sixfold.decoding.records import Line, Translation, lines_of
 from sixfold.decoding.rules.forbidden_words import forbidden_words
@@ -37,7 +38,7 @@ class SourceAttention(NamedTuple):
     weights: Tensor  # (layers, heads, L, n)
 
 
-class Translator(Front[EncoderDecoder]):
+class Translator(Front[EncoderDecoder, "TranslationSession"]):
     """Translates with a model, or with several as an ensemble, and their tokenizers.
 
     `decoding` is the configuration; a call may change its keys: `translate(lines, beam_size=4)`. A translation does not
@@ -66,7 +67,7 @@ class Translator(Front[EncoderDecoder]):
             raise ValueError("translate takes a list of lines, got one text")
         return list(self.stream(lines_of(list(texts), prefixes, terms), **{"first": WINDOW, **options}))
 
-    def stream(self, lines: Lines, *, attention: bool = False, **options: Any) -> Iterator[Translation]:
+    def stream(self, lines: Lines, **options: Any) -> Iterator[Translation]:
         """The translations of lines, in order, as the lines come; memory does not depend on their number.
 
         A line is a text, or a `Line` with the prefix and the terms that its translation must have. None among the lines
@@ -77,19 +78,14 @@ class Translator(Front[EncoderDecoder]):
         `window` lines are sorted by length together; the first window has only `first` lines, so that the first
         translations come soon. `stop` is called before each step; if it returns True, `Stopped` is raised. With
         `workers`, that number of processes share the lines. Errors name lines by their number, beginning with `start`.
-        `terms` must occur in every translation. `alignment` and `attention` add these to each translation. The other
+        `terms` must occur in every translation. `alignment` and `attention` add these to each translation; `tap`,
+        `gates` and `trace` show and change the inside of the search (docs/decoding.md, "Looking inside"). The other
         options are keys of the section `decoding`.
         """
-        if attention and options.get("workers"):
-            raise ValueError("attention is only for translating in this process, without workers")
-        extras: dict[str, Any] = {"attention": True} if attention else {}
-        return self._stream(lines, **extras, **options)
+        return self._stream(lines, **options)
 
-    def session(
-        self, *, terms: Sequence[str] = (), alignment: bool = False, attention: bool = False, **changes: Any
-    ) -> TranslationSession:
-        decoding = self.configured(changes)
-        return TranslationSession(self, decoding, terms, alignment=alignment, attention=attention)
+    def _session(self, decoding: Decoding, looking: Looking, terms: Sequence[str]) -> TranslationSession:
+        return TranslationSession(self, decoding, looking, terms)
 
     def cross_attention(self, source: str, target: str) -> SourceAttention:
         """The weights of all cross-attentions of the (first) model, in one pass that reads both texts."""
@@ -115,13 +111,10 @@ class TranslationSession(DecodingSession):
         self,
         translator: Translator,
         decoding: Decoding,
+        looking: Looking = NOTHING_SHOWN,
         terms: Sequence[str] = (),
-        *,
-        alignment: bool = False,
-        attention: bool = False,
     ):
-        super().__init__(translator.owned, translator.tokenizers, decoding, terms)
-        self.alignment, self.attention = alignment, attention
+        super().__init__(translator.owned, translator.tokenizers, decoding, looking, terms)
 
     def encode(self, lines: Sequence[Line]) -> list[list[int]]:
         return encode_lines(self.tokenizers.source, lines)
@@ -138,13 +131,14 @@ class TranslationSession(DecodingSession):
         if most is not None:
             limit = min(limit, most - 1)  # it reads BOS first
         rules, seed = self.rules(line), self.seed(ids, line)
-        return Job(source=[*ids, EOS], limit=limit, rules=rules, seed=seed, tag=line, note=note)
+        job = Job(source=[*ids, EOS], limit=limit, rules=rules, seed=seed, tag=line, note=note)
+        return self.looking.at(job)
 
     def finish(self, tickets: Sequence[Ticket]) -> list[Translation]:
         """The texts of the hypotheses, with alignments or attention on request."""
         looked = self._attention(tickets)
         return [
-            self._finish(each.job, each.found, [looked.get((id(each), number)) for number in range(len(each.found))])
+            self._finish(each, [looked.get((id(each), number)) for number in range(len(each.found))])
             for each in tickets
         ]
 
@@ -156,23 +150,29 @@ class TranslationSession(DecodingSession):
             for number, each in enumerate(ticket.found)
             if self._needs_attention(number, each)
         ]
-        seen = looks(self.models, [(ticket.job.source, tokens) for ticket, _, tokens in needed]) if needed else []
+        pairs, gates = (
+            [(each.job.source, tokens) for each, _, tokens in needed],
+            [each.job.gates for each, *_ in needed],
+        )
+        seen = looks(self.models, pairs, gates)
         return {(id(ticket), number): look for (ticket, number, _), look in zip(needed, seen, strict=True)}
 
     def _needs_attention(self, number: int, hypothesis: Hypothesis) -> bool:
-        shown = number == 0 and (self.alignment or self.attention)
+        shown = number == 0 and (self.looking.alignment or self.looking.attention)
         return shown or (self.decoding.replace_unknown and not self.tokenizer.spells and UNK in hypothesis.tokens)
 
-    def _finish(self, job: Job, found: Sequence[Hypothesis], looked: Sequence[Tensor | None]) -> Translation:
-        texts = [self._text(job, each.tokens, look) for each, look in zip(found, looked, strict=True)]
-        best, *others = outputs(found, texts, job.note)
+    def _finish(self, ticket: Ticket, looked: Sequence[Tensor | None]) -> Translation:
+        job = ticket.job
+        texts = [self._text(job, each.tokens, look) for each, look in zip(ticket.found, looked, strict=True)]
+        best, *others = outputs(ticket.found, texts, job.note)
         look = looked[0]
         alignment = align(look, job.source, best.tokens, self.tokenizers) if look is not None else None
         return replace(
             best,
             others=tuple(others),
-            alignment=alignment if self.alignment else None,
-            attention=look if self.attention else None,
+            alignment=alignment if self.looking.alignment else None,
+            attention=look if self.looking.attention else None,
+            trace=ticket.trace,
         )
 
     def _text(self, job: Job, tokens: Sequence[int], look: Tensor | None) -> str:

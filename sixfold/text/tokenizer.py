@@ -33,6 +33,14 @@ from tokenizers import Regex, decoders, models, pre_tokenizers
 from sixfold.core.ids import CONTROLS, PAD, UNK
 from sixfold.disk.atomic import StagedFiles
 from sixfold.disk.reading import read_bytes
+from sixfold.text.pieces import (
+    BETWEEN_SPACES,
+    BETWEEN_WHITESPACE,
+    Piece,
+    spans_of_bytes,
+    spans_of_words,
+    words_of_spans,
+)
 
 KINDS = ("bpe", "unigram", "characters", "bytes", "words", "symbols")
 FORMAT = "sixfold-tokenizer-1"
@@ -105,6 +113,19 @@ class Tokenizer:
             else:
                 rows += map(self._spelling.spell, chunk)
         return rows
+
+    def split(self, text: str) -> list[Piece]:
+        """The pieces of a text with their spans and word numbers; their ids are those of `encode`.
+
+        Words are what stands between whitespace; for the kinds `words` and `symbols`, between spaces.
+        """
+        ids = self.encode(text)
+        word = BETWEEN_WHITESPACE if self.spells else BETWEEN_SPACES
+        spans = spans_of_words(text, word)
+        if self.spells:
+            spans = spans_of_bytes(text, [len(self._rust.id_to_token(id_) or "") for id_ in ids])
+        parts = zip(ids, self.pieces(ids), spans, words_of_spans(text, spans, word), strict=True)
+        return [Piece(id_, piece, *span, number) for id_, piece, span, number in parts]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids. Control ids and ids outside the vocabulary are skipped."""

@@ -370,6 +370,24 @@ def test_a_pipe_is_as_good_as_a_file_and_a_dash_is_standard_input(sixfold, run, 
     assert sixfold("translate", run, "-", stdin=b"a b\n")[:2] == (0, expected)
 
 
+def test_a_trace_lists_the_candidates_of_every_step(sixfold, run, lm):
+    for verb, where, read in (("translate", run, "source"), ("generate", lm, "prompt")):
+        how = [verb, where, "--format", "jsonl", "--beam_size", "2"]
+        _, plain, _ = sixfold(*how, stdin=b"a b\n")
+        code, out, _ = sixfold(*how, "--trace", stdin=b"a b\n")
+        (line,) = map(json.loads, out.splitlines())
+        trace = line.pop("trace")
+        assert (code, line) == (0, json.loads(plain)), read
+        assert len(trace) >= len(line["tokens"])
+        first = trace[0][0]
+        assert list(first) == ["parent", "token", "log_prob", "total", "fate", "index"]
+        assert (first["parent"], first["fate"], first["index"]) == (0, "kept", 0)
+        assert {each["fate"] for step in trace for each in step} <= {"kept", "ended", "stopped", "cut"}
+        code, out, err = sixfold(verb, where, "--trace", stdin=b"a b\n")
+        assert (code, out) == (2, "")
+        assert "--trace needs --format jsonl" in err
+
+
 def test_jsonl_always_has_the_list_that_was_asked_for(sixfold, run):
     _, out, _ = sixfold("translate", run, "--format", "jsonl", "--beam_size", 3, "--n_best", 2, stdin=b"a\n\n")
     assert [len(json.loads(line)["n_best"]) for line in out.splitlines()] == [2, 1]

@@ -54,7 +54,7 @@ def test_these_sentences_try_what_they_should():
 def test_any_precision_has_scores_in_at_least_single_precision(dtype):
     model = made("encoder_decoder", (), dtype)
     step = ModelStep(model)
-    scores, log_z, _, _ = step(torch.tensor([[BOS]]), step.begin([[3, EOS]]))
+    scores, log_z, *_ = step(torch.tensor([[BOS]]), step.begin([[3, EOS]]))
     assert scores.dtype == log_z.dtype == torch.float32
     assert float((scores - log_z[:, None]).exp().sum()) == pytest.approx(1, abs=1e-5)
 

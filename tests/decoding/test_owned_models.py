@@ -34,7 +34,7 @@ def log_probs(translator, **keys):
 def made(monkeypatch):
     """The steps that were made."""
     found, make = [], owned_models.make_step
-    monkeypatch.setattr(owned_models, "make_step", lambda *how: found.append(make(*how)) or found[-1])
+    monkeypatch.setattr(owned_models, "make_step", lambda *how, **more: found.append(make(*how, **more)) or found[-1])
     return found
 
 
@@ -47,9 +47,13 @@ def test_a_step_is_kept_for_calls_of_any_kind(made, precision):
     translator.translate(LINES, alignment=True, terms=[["A"], []])
     assert len(made) == 1
     translator.translate(LINES, beam_size=2, coverage_penalty=0.1)  # it needs attention weights
-    assert len(made) == 2
+    translator.translate(LINES, gates={"decoder.0.cross": torch.ones(1, 2)})
+    assert len(made) == 3
     assert log_probs(translator) == first
-    assert len(made) == 2
+    assert len(made) == 3
+    for _ in range(2):
+        translator.translate(LINES, tap=sixfold.Tap())  # each step has the tap of its call
+    assert len(made) == 5
 
 
 def linear(model):

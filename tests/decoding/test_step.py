@@ -18,7 +18,7 @@ def test_score_minus_log_z_is_the_log_probability(wishes):
     step, memory = ModelStep(model), model.encode(padded(SOURCES, torch.device("cpu")))
     state, ids = step.begin(SOURCES), torch.tensor([[BOS, 7, 12], [BOS, 30, 6]])
     for t in range(3):
-        scores, log_z, state, attention = step(ids[:, t : t + 1], state)
+        scores, log_z, state, attention, _ = step(ids[:, t : t + 1], state)
         assert_close(scores - log_z[:, None], model.log_probs(model.decode(ids[:, : t + 1], memory)[:, -1]))
         assert attention is None
 
@@ -36,7 +36,7 @@ def test_prompts_of_different_length_are_padded_at_the_left():
     model = moved_model("decoder_only")
     prompts = [[BOS, 7, 8, 9], [BOS, 11]]
     step = ModelStep(model)
-    scores, log_z, state, _ = step(padded(prompts, step.device, "left"), step.begin([[], []]))
+    scores, log_z, state, *_ = step(padded(prompts, step.device, "left"), step.begin([[], []]))
     for row, prompt in enumerate(prompts):
         expected = model.log_probs(model.decode(torch.tensor([prompt])))[0, -1]
         assert_close(scores[row] - log_z[row], expected)

@@ -160,7 +160,7 @@ def test_unknown_words_are_replaced_by_what_they_come_from(monkeypatch):
     translator = small_translator(max_length=2)
     always(translator, UNK)
     look = torch.tensor([[0.1, 0.5, 0.2, 0.2], [0.1, 0.1, 0.2, 0.6], [1.0, 0.0, 0.0, 0.0]])  # a column is the end
-    monkeypatch.setattr("sixfold.decoding.translator.looks", lambda models, pairs: [look] * len(pairs))
+    monkeypatch.setattr("sixfold.decoding.translator.looks", lambda models, pairs, gates: [look] * len(pairs))
     (line,) = translator.translate(["a Zürich c"], replace_unknown=True)
     assert line.text == "Zürich c"
     assert translator.translate(["a Zürich c"])[0].text == "<unk> <unk>"
@@ -181,7 +181,7 @@ def test_what_is_forbidden_takes_no_unknown_words_place(monkeypatch, forbidden, 
     translator = small_translator(max_length=3)
     always(translator, UNK)
     look = torch.tensor([[0.1, 0.5, 0.2, 0.2], *[[0.1, 0.1, 0.2, 0.6]] * 2, [1.0, 0.0, 0.0, 0.0]])
-    monkeypatch.setattr("sixfold.decoding.translator.looks", lambda models, pairs: [look] * len(pairs))
+    monkeypatch.setattr("sixfold.decoding.translator.looks", lambda models, pairs, gates: [look] * len(pairs))
     (line,) = translator.translate(["a Zürich c"], replace_unknown=True, forbidden_words=forbidden)
     assert line.text == text
 

@@ -234,7 +234,7 @@ def test_what_cannot_be_loaded_says_why(translator, here, tmp_path):
 
 
 def test_what_workers_are_not_for(translator):
-    with pytest.raises(ValueError, match="without workers"):
+    with pytest.raises(ValueError, match="attention work in this process only"):
         translator.translate(["a"], workers=1, attention=True)
     with pytest.raises(ValueError, match="at least one worker, got -1"):
         translator.translate(["a"], workers=-1)

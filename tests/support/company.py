@@ -12,7 +12,7 @@ from sixfold.decoding.search.beam import Beam
 from sixfold.decoding.search.greedy import Greedy
 from sixfold.decoding.search.length_penalty import LengthPenalty
 from sixfold.decoding.search.sample import Sample
-from sixfold.decoding.step import Step
+from sixfold.decoding.step import GatedStep, with_gates
 from tests.support.architectures import WRITERS, parts
 from tests.support.small import MODIFICATIONS, POSITIONS, moved_model, seeded
 
@@ -39,15 +39,21 @@ def made(kind, modifications, dtype=torch.float64):
     return moved_model(kind, modifications, vocab=WORDS, dtype=dtype)
 
 
-class Shuffled:
+class Shuffled(GatedStep):
     """A step that says other words."""
 
     def __init__(self, step):
-        self.step, self.begin, self.device = step, step.begin, step.device
+        self.step, self.device = with_gates(step), step.device
 
-    def __call__(self, ids, state):
-        scores, log_z, state, attention = self.step(ids, state)
-        return Step(scores[:, OTHER], log_z, state, attention)
+    def check_gates(self, gates):
+        self.step.check_gates(gates)
+
+    def begin(self, sources, gates=None):
+        return self.step.begin(sources, gates)
+
+    def __call__(self, ids, state, gates=None):
+        said = self.step(ids, state, gates)
+        return said._replace(scores=said.scores[:, OTHER])
 
 
 def job_of(number, kind):

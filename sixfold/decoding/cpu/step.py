@@ -7,7 +7,8 @@ Each query reads the keys and values of its own past only, slot by slot. The sum
 order.
 
 It serves decoders of attention, cross-attention, and feed-forward layers of any kind, with any norm, and with rotary
-positions or positions added to embeddings. `ModelStep` serves other attentions and other arrangements of a layer.
+positions or positions added to embeddings. `ModelStep` serves other attentions and other arrangements of a layer, and
+taps and gates, because this step never holds attention weights or the outputs of single heads.
 
 The order in which a row is computed depends on its own sentence only. So a sentence has the same scores to the last bit
 in every batch, as far as this file and `layers.py` compute them. That does not hold where a module of the model is
@@ -36,6 +37,7 @@ from sixfold.core.call import Call
 from sixfold.core.ids import PAD
 from sixfold.core.masks import LazySight, Sight
 from sixfold.core.parts import form_of
+from sixfold.core.tap import Tap
 from sixfold.decoding.cpu import kernels
 from sixfold.decoding.cpu.int8 import is_quantised
 from sixfold.decoding.cpu.kv_store import Arrays, BufferPool, KVStore, LayerKV, View
@@ -113,12 +115,14 @@ def _layers(stack: nn.Module) -> tuple[list[Any], nn.Module]:
     return [form_of(layer) for layer in form.layers], form.final
 
 
-def make_step(model: Model, watch: str | None = None) -> FusedStep | ModelStep:
-    """The fastest step for this model."""
-    if watch is None:
+def make_step(
+    model: Model, watch: str | None = None, tap: Tap | None = None, *, gated: bool = False
+) -> FusedStep | ModelStep:
+    """The fastest step for this model. If it must show attention, or be `gated`, it is a ModelStep."""
+    if watch is None and tap is None and not gated:
         with suppress(Unknown):
             return FusedStep(model)
-    return ModelStep(model, watch)
+    return ModelStep(model, watch, tap)
 
 
 class Unknown(ValueError):  # noqa: N818  (not named an error: the model is valid, and ModelStep serves it)

@@ -1,6 +1,6 @@
-"""How the length of a text enters its score: a sum of log-probabilities always favours the shorter.
+"""The length penalty: without it, a sum of log-probabilities favours short texts.
 
-score = log p / lp(L)        L tokens, the end included
+score = log p / lp(L)        L tokens, EOS included
 
 a number α   lp(L) = ((5 + L) / 6)^α      "Attention Is All You Need", after arXiv 1609.08144
 "average"    lp(L) = L
@@ -28,7 +28,10 @@ class LengthPenalty:
         return log_p / self.divisor(length)
 
     def best(self, log_p: float, shortest: int, longest: int) -> float:
-        """The most that `log_p`, which can only fall, may come to: lp rises or falls throughout, so an end has it."""
+        """The best score that a text of log_p can reach at a length from `shortest` to `longest`.
+
+        log_p only falls, and lp is monotonic, so the best is at one of the two lengths.
+        """
         return max(self.score(log_p, shortest), self.score(log_p, longest))
 
 

@@ -1,4 +1,4 @@
-"""The best of many words."""
+"""The k largest scores."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from sixfold.decoding.cpu import kernels
 
 
 class Top(NamedTuple):
-    """The best words, the best first."""
+    """The k largest scores and their indices, the largest first."""
 
     values: Tensor  # (…, k)
     indices: Tensor  # (…, k)
 
 
 def top(scores: Tensor, k: int) -> Top:
-    """The k largest of (…, V), V ≥ k. Of equal ones, any; but for k = 1, the first. −∞ may stand for any word."""
+    """The k largest of (…, V), V ≥ k.
+
+    Of equal scores any may be chosen; for k = 1 it is the first. The index of a −∞ is arbitrary.
+    """
     if scores.device.type != "cpu" or scores.dtype != torch.float32:
         return Top(*(scores.max(-1, keepdim=True) if k == 1 else scores.topk(k)))
     rows = scores.numpy(force=True).reshape(-1, scores.shape[-1])

@@ -88,12 +88,12 @@ def test_all_scores_of_a_step(threads):
     ids = torch.tensor([[BOS, *Random(n).choices(range(3, WORDS), k=5)] for n in range(SENTENCES)])
     together, state = [], step.begin(sources)
     for t in range(6):
-        scores, log_z, state, _ = step(ids[:, t : t + 1], state)
+        scores, log_z, state, *_ = step(ids[:, t : t + 1], state)
         together.append((scores.clone(), log_z.clone()))
     for number in range(0, SENTENCES, 4):
         state = step.begin(sources[number : number + 1])
         for t in range(6):
-            scores, log_z, state, _ = step(ids[number : number + 1, t : t + 1], state)
+            scores, log_z, state, *_ = step(ids[number : number + 1, t : t + 1], state)
             assert torch.equal(scores[0], together[t][0][number])
             assert torch.equal(log_z[0], together[t][1][number])
 

@@ -50,7 +50,7 @@ def test_a_step_is_the_models(modifications):
     step, memory = FusedStep(model), model.encode(padded(SOURCES, torch.device("cpu")))
     state, ids = step.begin(SOURCES), torch.tensor([[BOS, 7, 12], [BOS, 30, 6]])
     for t in range(3):
-        scores, log_z, state, _ = step(ids[:, t : t + 1], state)
+        scores, log_z, state, *_ = step(ids[:, t : t + 1], state)
         expected = model.log_probs(model.decode(ids[:, : t + 1], memory)[:, -1])
         torch.testing.assert_close(scores - log_z[:, None], expected, rtol=0, atol=2e-5)
 
@@ -60,7 +60,7 @@ def test_several_tokens_at_once_and_padding_at_the_left():
     model = model_of()
     step, memory = FusedStep(model), model.encode(padded(SOURCES, torch.device("cpu")))
     prompts = [[BOS, 7, 12, 9], [BOS, 30]]
-    scores, log_z, state, _ = step(padded(prompts, step.device, "left"), step.begin(SOURCES))
+    scores, log_z, state, *_ = step(padded(prompts, step.device, "left"), step.begin(SOURCES))
     for row, prompt in enumerate(prompts):
         expected = model.log_probs(model.decode(torch.tensor([prompt]), _only(memory, row))[:, -1])[0]
         torch.testing.assert_close(scores[row] - log_z[row], expected, rtol=0, atol=2e-5)
@@ -133,7 +133,7 @@ def test_in_8_bits_it_is_close_to_the_layers_in_8_bits():
     for step in steps:
         state = step.begin(SOURCES)
         for word in (BOS, 7, 12, 20):
-            scores, log_z, state, _ = step(torch.full((2, 1), word), state)
+            scores, log_z, state, *_ = step(torch.full((2, 1), word), state)
         said.append(scores - log_z[:, None])
     off, off_too = ((each - said[0]).abs().mean() for each in said[1:])
     assert 0 < off_too < 1.5 * off

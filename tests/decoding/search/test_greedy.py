@@ -57,7 +57,7 @@ def test_no_tokens_allowed():
     found = greedy(after(C, 0), after(B, 0))
     assert [(each.tokens, each.ended) for each in found] == [((), True), ((), False)]
     assert [each.log_probs for each in found] == [logs(0.70), logs(0.30)]
-    with pytest.raises(ValueError, match="limit of -1"):
+    with pytest.raises(ValueError, match="got -1"):
         Job(limit=-1)
 
 
