@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 .PHONY: demo test lint docs clean
 
-demo: .venv/ready
+demo: .venv/installed
 	$(BIN)/python -m sixfold.demo
 
 test: lint
@@ -18,9 +18,13 @@ lint: .venv/ready
 docs: .venv/ready
 	$(BIN)/python -m sixfold.modifications._pages docs/modifications
 
-.venv/ready: pyproject.toml constraints.txt
+.venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "sixfold was tried with Python 3.11 only; say make PYTHON=python3.11 …")'
 	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+.venv/ready: .venv/installed
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from sixfold.api.load import load
 from sixfold.config.files import read_config
-from sixfold.decoding.attention_picture import picture
+from sixfold.decoding.attention_picture import drawn
 from sixfold.decoding.translator import Translator
 from sixfold.runs.run import Run
 from sixfold.scoring.error_rates import without_stress
@@ -29,7 +29,7 @@ T = TypeVar("T")
 RECIPE, METRIC = "pronounce", "pronunciation"
 SCORED, SHOWN = 500, 10  # words
 # A short run: the rate has to rise and fall within it, and there is little to average over.
-SHORT = {"training.warmup_steps": "400", "training.validate_every": "500", "training.checkpoint_every": "500"}
+SHORT = {"training.warmup": "10 %", "training.validate_every": "20 %", "training.checkpoint_every": "20 %"}
 
 
 def main(
@@ -93,15 +93,9 @@ def verdict(hypothesis: str, word: Reference) -> str:
 
 
 def _look(translator: Translator, word: Reference, said: str) -> None:
-    """Where the decoder looks: the layer that knows best, the mean of its heads."""
-    seen = translator.cross_attention(word.source, said)
-    layers = seen.weights.mean(1)  # (layers, L, n)
-    sharpest = int(layers.amax(-1).mean(-1).argmax())
-    typer.echo(
-        f"\nWhere it looks in {word.source!r} as it says each sound, from top to bottom\n"
-        f"(cross-attention of decoder layer {sharpest + 1} of {len(layers)}, mean of its heads):\n"
-    )
-    typer.echo(picture(layers[sharpest], seen.target, seen.source))
+    """Draw where the decoder looks while it pronounces a word."""
+    typer.echo(f"\nWhere it looks in {word.source!r} as it says each sound:")
+    typer.echo(drawn(translator.cross_attention(word.source, said)))
 
 
 def _say_what_next(out: Path) -> None:
@@ -109,6 +103,7 @@ def _say_what_next(out: Path) -> None:
     typer.echo(
         f"\nWhat to type next:\n"
         f"  echo transformer | .venv/bin/sixfold translate {run}  what it makes of a word of yours\n"
+        f"  .venv/bin/sixfold align {run} transformer            where it looks, for any word\n"
         f"  .venv/bin/sixfold info {run}                          what this run is\n"
         f"  .venv/bin/sixfold plot {run}                          its curves, as a picture\n"
         f"  .venv/bin/sixfold train --modify rotary               the same at full length, with rotary positions\n"

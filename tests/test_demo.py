@@ -20,7 +20,7 @@ TINY = {
 def test_the_demo_trains_scores_shows_and_says_what_to_type_next(tmp_path, capsys):
     assert demo(0.005, tmp_path / "demo", TINY) == 0
     shown, said = capsys.readouterr()
-    assert "0.005 minutes are" in said
+    assert "for 0.005 minutes" in said
     assert f"Of {SCORED} words" in shown
     rows = re.findall(r"^.+(?:right|wrong|right but for the stress) *$", shown, re.MULTILINE)
     assert len(rows) == SHOWN

@@ -141,7 +141,7 @@ def _progress(run: Run, config: Config, records: list[dict[str, Any]]) -> dict[s
     ended = bool(records) and records[-1]["kind"] == "stopped"
     return {
         "step": max([0, *checkpoints, *(record["step"] for record in records[-1:])]),
-        "steps": config.training.steps,
+        "steps": config.training.steps or next((r["steps"] for r in reversed(records) if r["kind"] == "plan"), None),
         "epoch": last.get("epoch"),
         "tokens": last.get("tokens"),
         "seconds": seconds_spent(trained),

@@ -25,17 +25,19 @@ VERBS = (  # in the order of the help; each is a file of this package
     "translate",
     "generate",
     "classify",
+    "align",
     "score",
     "verify",
     "export",
     "bench",
     "list",
+    "show",
     "count",
     "prepare",
 )
 # Verbs that ask a trained model. torch makes very many calls while it is imported, and CPython 3.11 maps and unmaps a
 # page of its stack for each call that crosses the page's end: deep inside a verb that cost a tenth of a second.
-_ASKING = ("translate", "generate", "classify", "score")
+_ASKING = ("translate", "generate", "classify", "align", "score")
 _NEAR = 0.8  # how alike a typo is to what was meant: `explore` and `export` are 0.77 alike
 
 

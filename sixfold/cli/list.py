@@ -1,4 +1,4 @@
-"""The verb `list`: the modifications, and the tasks, that there are."""
+"""The verb `list`: the modifications, the tasks and the recipes that there are."""
 
 from __future__ import annotations
 
@@ -23,14 +23,18 @@ def list_modifications(
     tasks: Annotated[
         bool, typer.Option("--tasks", help="List what models can be trained for, with the options.")
     ] = False,
+    recipes: Annotated[
+        bool, typer.Option("--recipes", help="List the configurations that come with sixfold; `show` prints one.")
+    ] = False,
     imports: Import = None,
     as_json: AsJson = False,
 ) -> None:
     """List the modifications; with NAME, show its page."""
     import_parts(imports)
-    if tasks:
-        not_with("--tasks", {"NAME"} if name else set())
-        _list_tasks(as_json)
+    if tasks or recipes:
+        others = {"NAME": name, "--recipes": tasks and recipes}
+        not_with("--tasks" if tasks else "--recipes", {other for other, given in others.items() if given})
+        _list_tasks(as_json) if tasks else _list_recipes(as_json)
         return
     known = _known(name, registered=bool(imports))
     if name and name not in known:
@@ -57,6 +61,20 @@ def _known(name: str | None, registered: bool) -> dict[str, Entry]:
 
         return registered_entries()
     return known
+
+
+def _list_recipes(as_json: bool) -> None:
+    """The recipes, each with the comment at the top of its file."""
+    from sixfold.config.files import about_recipes
+
+    found = about_recipes()
+    if as_json:
+        print_json([{"name": name, "about": about} for name, about in found.items()])
+        return
+    rows = table("name", "what it trains")
+    for recipe, about in found.items():
+        rows.add_row(Text(recipe), Text(about))
+    console().print(rows)
 
 
 def _list_tasks(as_json: bool) -> None:

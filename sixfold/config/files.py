@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import resources
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,19 @@ from sixfold.disk.atomic import write_text
 from sixfold.disk.reading import read_bytes
 
 
-def read_config(recipe: str | Path | None = None, settings: Mapping[str, Any] | None = None) -> Config:
+def read_config(
+    recipe: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    translate: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+) -> Config:
     """A recipe (a file, or the name of one that comes with sixfold) with settings such as {"model.heads": 4}.
 
-    A text is read as on the command line: {"model.heads": "4"} is the same.
+    A text is read as on the command line: {"model.heads": "4"} is the same. `translate` changes the sections of a file
+    of an older format.
     """
     tree = {} if recipe is None else _read_recipe(recipe)
+    tree = tree if translate is None else translate(tree)
     given: dict[str, dict[str, Any]] = {}
     for key, value in _flat(settings or {}):
         section, _, name = key.partition(".")
@@ -42,7 +50,9 @@ def read_config(recipe: str | Path | None = None, settings: Mapping[str, Any] | 
         )
     except ValidationError as error:
         if recipe is not None and settings:
-            read_config(recipe)  # a mistake in the file is said to be there; else it is in the settings
+            read_config(
+                recipe, translate=translate
+            )  # a mistake in the file is said to be there; else it is in the settings
         raise ValueError(("" if recipe is None or settings else f"{recipe}: ") + explained(error)) from None
 
 
@@ -76,6 +86,16 @@ def recipes() -> dict[str, Path]:
     """The recipes that come with sixfold, by name."""
     folder = Path(str(resources.files("sixfold.config") / "recipes"))
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def about_recipes() -> dict[str, str]:
+    """What each recipe says of itself, in the comment at the top of its file."""
+    about = {}
+    for name, path in recipes().items():
+        lines = path.read_text(encoding="utf-8").splitlines()
+        comment = takewhile(lambda line: line.startswith("#"), lines)
+        about[name] = " ".join(line.removeprefix("#").strip() for line in comment)
+    return about
 
 
 def _read_recipe(recipe: str | Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic.fields import FieldInfo
 
 from sixfold.config.errors import explain
-from sixfold.config.settings import OneOrSeveral, giving_way
+from sixfold.config.settings import OneOrSeveral, StepsOrShare, giving_way
 from sixfold.core.bounds import LARGEST
 
 if TYPE_CHECKING:
@@ -130,7 +130,15 @@ class Training(Section):
     """The loop."""
 
     steps: int | None = Field(None, gt=0, le=_MOST_STEPS, description="optimiser steps [default: 20000]")
-    minutes: float | None = Field(None, gt=0, le=1e7, description="in place of steps: as many as a probe says fit")
+    minutes: float | None = Field(
+        None,
+        gt=0,
+        le=1e7,
+        description="in place of steps: minutes from the start to the written model",
+    )
+    plan: str | None = Field(
+        None, description="in place of steps: a run by minutes, whose steps and rates are repeated, whatever the speed"
+    )
     batch_tokens: int = Field(
         4096,
         gt=0,
@@ -145,7 +153,7 @@ class Training(Section):
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant", "warmup_stable_decay"] = Field(
         "inverse_sqrt", description="inverse_sqrt, cosine, linear, constant or warmup_stable_decay"
     )
-    warmup_steps: int = Field(1000, ge=0, le=_MOST_STEPS, description="steps in which the rate rises")
+    warmup: StepsOrShare = Field(1000, description="steps in which the rate rises, or a share of the run: 10 %")
     betas: tuple[Beta, Beta] = Field((0.9, 0.98), strict=False, description="of adamw")
     weight_decay: float = Field(0.01, ge=0, le=1e3, description="on matrices; vectors and tables do not decay")
     clip: float = Field(1.0, ge=0, le=1e9, description="largest norm of the whole gradient; 0: no clipping")
@@ -154,14 +162,14 @@ class Training(Section):
         None,
         description="validate and keep averaged weights: of the last K checkpoints (2, 3, …), or exponentially (0.999)",
     )
-    validate_every: int = Field(1000, gt=0, le=_MOST_STEPS, description="steps between validations")
+    validate_every: StepsOrShare = Field(1000, description="steps between validations, or a share of the run: 10 %")
     metric: str = Field(
         "auto", description="what says which weights are best: loss, bleu, chrf, exact_match, …  [auto: by the task]"
     )
     patience: int | None = Field(
         None, gt=0, le=_MOST_STEPS, description="stop after so many validations without a better one"
     )
-    checkpoint_every: int = Field(1000, gt=0, le=_MOST_STEPS, description="steps between checkpoints")
+    checkpoint_every: StepsOrShare = Field(1000, description="steps between checkpoints, or a share of the run: 5 %")
     keep: int = Field(2, gt=0, le=1_000_000, description="how many checkpoints to keep, beside the best")
     log_every: int = Field(50, gt=0, le=_MOST_STEPS, description="steps between lines of the log")
     seed: int = Field(1, ge=0, le=_LARGEST_SEED, description="of weights, dropout and the order of the data")
@@ -176,6 +184,8 @@ class Training(Section):
     def _consistent(self) -> Training:
         if self.steps is not None and self.minutes is not None:
             raise ValueError(f"give training.steps or training.minutes, got both ({self.steps} and {self.minutes})")
+        if self.plan is not None and (self.steps is not None or self.minutes is not None):
+            raise ValueError("training.plan repeats another run's steps; give no training.steps or training.minutes")
         if self.accumulate > self.batch_tokens:
             raise ValueError(f"accumulate {self.accumulate} divides a batch of {self.batch_tokens} tokens into nothing")
         return self
@@ -309,7 +319,7 @@ class Config(Section):
 
     def with_steps(self, steps: int) -> Config:
         """The same, with a number of steps in place of minutes."""
-        training = self.training.model_copy(update={"steps": steps, "minutes": None})
+        training = self.training.model_copy(update={"steps": steps, "minutes": None, "plan": None})
         return self.model_copy(update={"training": training})
 
     def with_whole_paths(self) -> Config:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import permutations
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator
@@ -20,9 +21,24 @@ def _as_list(value: Any) -> Any:
 
 OneOrSeveral = Annotated[list[T], BeforeValidator(_as_list)]
 
+_MOST_STEPS = 1_000_000_000
+
+
+def _steps_or_share(value: Any) -> Any:
+    """Steps are a whole number, a share of the run is below 1: 0.1, or "10 %"."""
+    if isinstance(value, str) and value.strip().endswith("%"):
+        with suppress(ValueError):
+            value = float(value.strip().removesuffix("%")) / 100
+    steps = type(value) is int and 0 <= value <= _MOST_STEPS
+    if not steps and not (isinstance(value, float) and 0 < value < 1):
+        raise ValueError(f"give steps (0 to {_MOST_STEPS:,}) or a share of the run (such as 10 %), got {value!r}")
+    return value
+
+
+StepsOrShare = Annotated[int | float, BeforeValidator(_steps_or_share)]
+
 _YIELDING: tuple[tuple[str, str, Callable[[Mapping[str, Any]], bool]], ...] = (  # a key, what yields to it, and when
-    ("steps", "minutes", lambda v: True),
-    ("minutes", "steps", lambda v: True),
+    *((wins, yields, lambda v: True) for wins, yields in permutations(("steps", "minutes", "plan"), 2)),
     ("sample", "beam_size", lambda v: v["sample"] and v["beam_size"] > 1),
     ("sample", "beam_groups", lambda v: v["sample"] and v["beam_groups"] > 1),
     ("sample", "n_best", lambda v: not v["sample"] and v["n_best"] > v.get("beam_size", 1)),

@@ -18,6 +18,8 @@ from rich.cells import cell_len
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sixfold.decoding.translator import SourceAttention
+
 SHADES = " ░▒▓█"
 CELL = 2  # characters of a column: about as wide as a line is high, and room for wide letters
 
@@ -39,6 +41,23 @@ def picture(weights_Ln: Tensor, rows: Sequence[str], columns: Sequence[str], wid
             lines.append(_fill(label, margin - 1, right=True) + " " + "".join(shade(weight) * CELL for weight in line))
         pictures.append("\n".join(line.rstrip() for line in lines))
     return "\n\n".join(pictures)
+
+
+def drawn(seen: SourceAttention, *, layer: int | None = None, head: int | None = None, width: int = 80) -> str:
+    """Cross-attention as a picture under a line that says what it shows. Layers and heads count from 1.
+
+    Without a layer, the one whose mean over heads is sharpest; without a head, the mean of all.
+    """
+    layers, heads = seen.weights.shape[:2]
+    for name, number, most in (("layer", layer, layers), ("head", head, heads)):
+        if number is not None and not 1 <= number <= most:
+            raise ValueError(f"there is no {name} {number}: the decoder has {most} {name}s")
+    means_LLn = seen.weights.mean(1)  # (layers, L, n)
+    chosen = int(means_LLn.amax(-1).mean(-1).argmax()) if layer is None else layer - 1
+    weights_Ln = means_LLn[chosen] if head is None else seen.weights[chosen, head - 1]
+    which = "mean of its heads" if head is None else f"head {head} of {heads}"
+    about = f"cross-attention of decoder layer {chosen + 1} of {layers}, {which}: source above, output at the left"
+    return f"{about}\n\n{picture(weights_Ln, seen.target, seen.source, width)}"
 
 
 def shade(weight: float) -> str:

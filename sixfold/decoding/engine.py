@@ -54,7 +54,7 @@ class Engine(JobEngine[Sentence]):
         super().__init__()
         self.function, self.method, self.tokens = with_gates(step), method, batch_tokens // method.width
         self.never = torch.tensor(list(never), dtype=torch.long, device=step.device)
-        self.sentences: list[Sentence] = []  # one for each row of the batch
+        self.sentences: list[Sentence] = []  # S, in the order of their rows
         self.newest: list[list[int]] = []  # S × w: the newest token of each hypothesis
         self.state: State | None = None
         self._running: list[Sentence] = []  # the sentences that are not done

@@ -56,6 +56,8 @@ class Step(NamedTuple):
 
 
 class StepFunction(Protocol):
+    """Reads sources, then tokens step by step."""
+
     device: torch.device
 
     def begin(self, sources: Sequence[Sequence[int]]) -> Any:
@@ -91,7 +93,8 @@ class _Ungated(GatedStep):
 
     def check_gates(self, gates: Gates) -> None:
         raise ValueError(
-            f"{type(self.step).__name__} can't gate heads; `make_step(model, gated=True)` makes a step that can"
+            f"{type(self.step).__name__} can't gate heads: make the step with make_step(model, gated=True), "
+            "or the session with gates={}"
         )
 
     def begin(self, sources: Sequence[Sequence[int]], gates: Gates | None = None) -> Any:

@@ -1,18 +1,20 @@
 """The trace of a search: which candidates each step compared, and what became of them.
 
 Each step compares candidates: a token after a hypothesis. Some are kept and are the hypotheses of the next step, some
-end, and the others are cut. Here a beam of 2, with the index of each hypothesis before it:
+end, and the others are cut. Here is a beam of 2: on the left the parent of each candidate, on the right its fate, and
+for those kept the index by which the next step names them as parents:
 
-    step 0                 step 1                     step 2
-    0 ──▶ the   0          0 ──▶ the cat    0         0 ──▶ the cat EOS    ended
-    0 ──▶ a     1          1 ──▶ a cat      1         1 ──▶ a cat sat      0
-    0 ──▶ one   cut        0 ──▶ the EOS    cut       …
+    step 0                      step 1                         step 2
+    0 ──▶ the   kept as 0       0 ──▶ the cat   kept as 0      0 ──▶ the cat EOS   ended
+    0 ──▶ a     kept as 1       1 ──▶ a cat     kept as 1      1 ──▶ a cat sat     kept as 0
+    0 ──▶ one   cut             0 ──▶ the EOS   cut            …
 
 A job asks for it (`Job(trace=True)`), and its ticket holds it (`ticket.trace`). The trace does not change the search.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -61,7 +63,7 @@ class Trace:
 
     steps: list[TraceStep] = field(default_factory=list)
 
-    def path(self, tokens: tuple[int, ...]) -> list[TracedCandidate]:
+    def path(self, tokens: Sequence[int]) -> list[TracedCandidate]:
         """The candidates that became an output, one for each of its tokens and one for EOS.
 
         If several hypotheses ended with these tokens, as groups of a beam and samples may, it is the one of best total.
@@ -69,7 +71,7 @@ class Trace:
         paths = (self._before(len(tokens), last) for last in self._last(len(tokens)))
         same = [path for path in paths if tuple(each.token for each in path) == (*tokens, EOS)]
         if not same:
-            raise ValueError(f"no hypothesis of this search ended with the tokens {tokens}")
+            raise ValueError(f"no hypothesis of this search ended with the tokens {[*tokens]}")
         return max(same, key=lambda path: path[-1].total)
 
     def _last(self, step: int) -> list[TracedCandidate]:

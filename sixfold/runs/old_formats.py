@@ -36,6 +36,9 @@ _STUDIED: dict[str, tuple[str, ...]] = {
 }
 
 
+_RENAMED = {("training", "warmup_steps"): "warmup"}  # a section's old key → its new one
+
+
 def is_old_config(config: Path) -> bool:
     """Whether the config.yaml of a run was written before runs named their format. An unknown format is an error."""
     about = _read(config.with_name("run.json"))
@@ -67,6 +70,16 @@ def modification(entry: Any) -> Any:
     if str(options.pop("study")).lower() != "true":
         return {name: options}
     return {f"{name}_study": {key: value for key, value in options.items() if key not in _STUDIED[name]}}
+
+
+def renamed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections of a run's configuration, with today's names of keys."""
+    tree = dict(config)
+    for (section, old), new in _RENAMED.items():
+        values = tree.get(section)
+        if isinstance(values, Mapping) and old in values:
+            tree[section] = {new if key == old else key: value for key, value in values.items()}
+    return tree
 
 
 def _split(entry: Any) -> tuple[str, dict[str, Any]]:

@@ -131,7 +131,7 @@ class Run:
         """The configuration, overridden by `settings`; that of an older run with today's names."""
         if not self.need().config.is_file():
             raise ValueError(f"{self.config} is not an ordinary file or a link to one: the run can't be read")
-        config = read_config(self.config, settings)
+        config = read_config(self.config, settings, translate=old_formats.renamed)
         if not old_formats.is_old_config(self.config):
             return config
         return config.with_only([old_formats.modification(entry) for entry in config.model.modifications])

@@ -143,7 +143,7 @@ class Guard:
             self.gave_up = (
                 f"training diverges: {what}. It was rolled back to a good checkpoint {ROLL_BACKS} times within few "
                 f"steps, the last time with {self.rate:g} of the learning rate, and diverged again each time. Try a "
-                f"lower training.learning_rate or more training.warmup_steps; see that training.clip is not 0; "
+                f"lower training.learning_rate or more training.warmup; see that training.clip is not 0; "
                 f"with training.precision bfloat16, try float32"
             )
             return Verdict.STOP

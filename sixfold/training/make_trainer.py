@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from sixfold.config.schema import Config
+from sixfold.config.schema import Config, Training
 from sixfold.models.build import build
 from sixfold.models.model import Model
 from sixfold.runs.run import Run, versions
@@ -21,6 +22,7 @@ from sixfold.training.observers.display import Display
 from sixfold.training.observers.log import Log
 from sixfold.training.observers.observer import Observer
 from sixfold.training.optimizer import make_optimizers
+from sixfold.training.pace import ByMinutes, Pace, Replayed
 from sixfold.training.processes import Processes
 from sixfold.training.store import Store
 from sixfold.training.trainer import BatchSource, Parts, Trainer
@@ -46,6 +48,24 @@ def make_batches(task: Task, prepared: Prepared, config: Config, pieces: int) ->
     )
 
 
+def make_pace(training: Training, started: float | None = None) -> Pace:
+    """The plan of a run: by steps, by minutes, or that of another run."""
+    if training.minutes is not None:
+        return ByMinutes(training.minutes, started)
+    if training.plan is not None:
+        return Replayed(planned_events(Run(Path(training.plan))))
+    assert training.steps is not None, "a run has steps, minutes, or another run's plan"
+    return Pace([(0, training.steps)])
+
+
+def planned_events(run: Run) -> list[tuple[int, int]]:
+    """The plan events in the log of a run by minutes."""
+    found = [(record["step"], record["steps"]) for record in run.need().records() if record["kind"] == "plan"]
+    if not found:
+        raise ValueError(f"training.plan: the log of {run.directory} has no plan; it must be a run by training.minutes")
+    return found
+
+
 def make_trainer(
     run: Run,
     config: Config,
@@ -57,8 +77,12 @@ def make_trainer(
     log: Log | None = None,
     display: Display | None = None,
     observers: Sequence[Observer] = (),
+    started: float | None = None,
 ) -> Trainer:
-    """A trainer at step 0. Without a model, one is built; without a log, no log is written."""
+    """A trainer at step 0. Without a model, one is built; without a log, no log is written.
+
+    `started` is the time (`time.monotonic`) from which training.minutes count; by default now.
+    """
     training, task = config.training, task_of(config)
     model = model or build_model(config, prepared, processes)
     candidate = deepcopy(model).eval()
@@ -81,6 +105,7 @@ def make_trainer(
         processes=processes,
         store=Store(run, candidate, average, processes, keep=training.keep, say=say),
         validation=Validation(config, task, prepared, processes),
+        pace=make_pace(training, started),
         log=log if processes.first else None,
         observers=heard if processes.first else (),
         said={

@@ -16,7 +16,7 @@ from sixfold.training.checkpoint import Checkpoint
 from sixfold.training.observers.display import Display
 from sixfold.training.processes import Processes
 
-MAY_CHANGE = ("training.steps", "training.patience", "training.log_every", "training.keep")
+MAY_CHANGE = ("training.steps", "training.minutes", "training.patience", "training.log_every", "training.keep")
 # Settings of the machine: a run may be resumed on another one, or with another number of processes.
 _HOW = ("training.device", "training.parallel", "training.accumulate", "training.compile", "training.recompute")
 _DATA = ("data.train", "data.valid", "data.test")
@@ -26,6 +26,8 @@ _NAMED = 3  # most differing keys that a message names
 def need_steps(config: Config, saved: Checkpoint) -> None:
     """Raise a ValueError if the checkpoint is beyond training.steps."""
     steps = config.training.steps
+    if steps is None and (config.training.minutes or config.training.plan):
+        return
     if steps is None:
         raise ValueError("training.steps is null, but to resume a run it must be a number")
     if steps < saved.step:
@@ -42,6 +44,7 @@ def need_same_config(config: Config, saved: Checkpoint, run: Run, hashes: Mappin
     then = saved.state.get("config")  # early checkpoints lack it
     if then is None:
         return
+    then = old_formats.renamed(then)
     model = then.get("model", {})
     entries = [old_formats.modification(entry) for entry in model.get("modifications", [])]  # of an older format
     then = {**then, "model": {**model, "modifications": entries}}
@@ -106,7 +109,7 @@ def surroundings(config: Config, saved: Checkpoint, about: Mapping[str, Any], pr
     other = [f"{key} was {then[key]} and is {now[key]}" for key in now if then.get(key) not in (None, now[key])]
     if "config" in state:
         every = {"task", *(key for key, _ in keys())}
-        other += _differences(state["config"], config, every.difference(_HOW))
+        other += _differences(old_formats.renamed(state["config"]), config, every.difference(_HOW))
     if not other:
         return None
     return f"since {saved.path.name} was made: {'; '.join(other)}. Numbers may differ from those of an unbroken run"

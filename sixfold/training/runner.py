@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,8 +41,6 @@ from sixfold.training.resume_checks import (
 from sixfold.training.start_from import take, tell_inherited
 from sixfold.training.trainer import Trainer
 from sixfold.training.what_next import to_resume
-
-_PROBE = 20  # steps that are timed, to turn training.minutes into steps
 
 
 @dataclass(frozen=True)
@@ -84,7 +81,7 @@ def train(
     by `sixfold.prepare` for the same section `data`, no text is read. `observers` are called after steps and
     validations. It may be called repeatedly in one process: torch's random generators and settings are restored.
     """
-    run, given = Run(out), config
+    run, given, started = Run(out), config, time.monotonic()
     with said_once():
         config, outline, before = _check(run, config, start_from)
     with _at_work(run, config, display) as (processes, display):
@@ -103,9 +100,9 @@ def train(
         config = config.with_classes(len(opened.labels))
         model = build_model(config, opened, processes, like=outline)
         origin = {} if before is None else take(model, config, before, display, opened.labels)
-        config = _resolve(run.draft, config, opened, processes, display, model)
+        config = _resolve(config)
         told: dict[str, Any] = {"log": Log(run), "display": display, "observers": [Board(run), *observers]}
-        trainer = make_trainer(run.draft, config, opened, processes, model=model, **told)
+        trainer = make_trainer(run.draft, config, opened, processes, model=model, started=started, **told)
         trainer.validation.rehearse(trainer.store.candidate)
         _begin(run, trainer, config, opened, origin)
         return _go(trainer, display)
@@ -224,24 +221,12 @@ def _open(run: Run, processes: Processes) -> Prepared:
     return open_prepared(run.data, Tokenizers.load(run.directory))
 
 
-def _resolve(
-    run: Run, config: Config, prepared: Prepared, processes: Processes, display: Display, model: Model
-) -> Config:
-    """The configuration with minutes turned into steps."""
+def _resolve(config: Config) -> Config:
+    """The configuration with a length: steps, minutes, or another run's plan."""
     training = config.training
-    if training.minutes is None:
-        return config.with_steps(training.steps or 20_000)
-    trainer = make_trainer(run, config.with_steps(_PROBE), prepared, processes, model=deepcopy(model))
-    trainer.model.train()
-    times = []
-    for _ in range(_PROBE):
-        started = time.perf_counter()
-        trainer.step()
-        times.append(time.perf_counter() - started)
-    seconds = processes.agree(sum(sorted(times)[: _PROBE - 2]) / (_PROBE - 2))  # without the two slowest: warm-up
-    steps = max(1, int(training.minutes * 60 / seconds))
-    display.say(f"{training.minutes:g} minutes are {steps:,} steps of {1000 * seconds:.0f} ms")
-    return config.with_steps(steps)
+    if training.minutes is None and training.plan is None and training.steps is None:
+        return config.with_steps(20_000)
+    return config
 
 
 def _begin(run: Run, trainer: Trainer, config: Config, prepared: Prepared, origin: Mapping[str, Any]) -> None:

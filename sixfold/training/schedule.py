@@ -21,12 +21,18 @@ from sixfold.config.schema import Training
 _DECAY = 0.2  # share of the steps in which warmup_stable_decay falls
 
 
-def rate(training: Training, step: int, steps: int) -> float:
+def rate(training: Training, step: float, steps: int) -> float:
     """The learning rate of a step out of 1 … steps; `training.learning_rate` is its peak."""
-    return training.learning_rate * _SHAPES[training.schedule](step, max(training.warmup_steps, 1), steps)
+    return training.learning_rate * _SHAPES[training.schedule](step, warmup_of(training, steps), steps)
 
 
-def inverse_sqrt(step: int, warmup: int, steps: int) -> float:
+def warmup_of(training: Training, steps: int) -> float:
+    """The steps of the warm-up, at least one; `training.warmup` below 1 is a share of the run."""
+    warmup = training.warmup
+    return max(warmup * steps if isinstance(warmup, float) else warmup, 1)
+
+
+def inverse_sqrt(step: float, warmup: float, steps: int) -> float:
     """min(s/w, √(w/s)).
 
     "Attention Is All You Need" has d^−½ · min(s^−½, s · w^−3/2): the same, with a peak of (d·w)^−½.
@@ -34,22 +40,22 @@ def inverse_sqrt(step: int, warmup: int, steps: int) -> float:
     return min(step / warmup, math.sqrt(warmup / step))
 
 
-def cosine(step: int, warmup: int, steps: int) -> float:
+def cosine(step: float, warmup: float, steps: int) -> float:
     """Down to 0 along half a cosine."""
     return min(step / warmup, (1 - math.cos(math.pi * _left(step, warmup, steps))) / 2)
 
 
-def linear(step: int, warmup: int, steps: int) -> float:
+def linear(step: float, warmup: float, steps: int) -> float:
     """Down to 0 along a line."""
     return min(step / warmup, _left(step, warmup, steps))
 
 
-def constant(step: int, warmup: int, steps: int) -> float:
+def constant(step: float, warmup: float, steps: int) -> float:
     """At the peak from warm-up to the end."""
     return min(step / warmup, 1.0)
 
 
-def warmup_stable_decay(step: int, warmup: int, steps: int) -> float:
+def warmup_stable_decay(step: float, warmup: float, steps: int) -> float:
     """At the peak, and in the last fifth of the steps down to 0 along a line.
 
         rate │  ┌─────────────────────┐
@@ -63,13 +69,13 @@ def warmup_stable_decay(step: int, warmup: int, steps: int) -> float:
     return min(step / warmup, _left(step, steps - round(_DECAY * steps), steps))
 
 
-def _left(step: int, start: int, steps: int) -> float:
+def _left(step: float, start: float, steps: int) -> float:
     """1 until `start`, then linearly down to 0 one step after the last."""
     if step <= start:
         return 1.0
     return max(steps + 1 - step, 0) / (steps + 1 - start)
 
 
-_SHAPES: dict[str, Callable[[int, int, int], float]] = {
+_SHAPES: dict[str, Callable[[float, float, int], float]] = {
     shape.__name__: shape for shape in (inverse_sqrt, cosine, linear, constant, warmup_stable_decay)
 }

@@ -22,6 +22,7 @@ from sixfold.training import checkpoint
 from sixfold.training.guard import Guard, Verdict
 from sixfold.training.observers.log import Log, strict
 from sixfold.training.observers.observer import Observer, StepDone
+from sixfold.training.pace import Pace
 from sixfold.training.processes import Processes
 from sixfold.training.schedule import rate
 from sixfold.training.signals import Signals
@@ -81,6 +82,7 @@ class Parts:
     processes: Processes
     store: Store
     validation: Validation
+    pace: Pace  # how many steps the run has
     log: Log | None = None  # None: no log is written
     observers: Sequence[Observer] = ()  # in the first process
     said: Mapping[str, Any] = field(default_factory=dict)  # data hashes, versions and configuration, for checkpoints
@@ -93,15 +95,18 @@ class Trainer:
     def __init__(self, parts: Parts):
         self.parts, self.training = parts, parts.training
         self.model, self.batches, self.processes, self.store = parts.model, parts.batches, parts.processes, parts.store
-        self.validation = parts.validation
-        assert self.training.steps is not None, "minutes must have been turned into steps"
-        self.steps = self.training.steps
+        self.validation, self.pace = parts.validation, parts.pace
         self.mine = self.processes.mine(self.processes.size * self.training.accumulate)
         self.guard, self.progress, self.signals = Guard(), RunState(), Signals(self.answer)
         self.saved = False  # whether there is a checkpoint of this state
         self.gradient = math.nan  # its norm in the last step
         self.scores: dict[str, float] = {}  # of the last validation
         self._began = time.monotonic()
+
+    @property
+    def steps(self) -> int:
+        """Steps of the complete run, as planned now."""
+        return self.pace.steps
 
     def train(self) -> Reason:
         """Train until there is a reason to stop. → the reason"""
@@ -120,6 +125,7 @@ class Trainer:
                     self.record("stopped", reason=reason.text)
                     return reason
                 self.step()
+                self.plan()
 
     # One step ------------------------------------------------------------------------------------------------
 
@@ -201,7 +207,16 @@ class Trainer:
                 group["lr"] = base * group["factor"]
 
     def rate(self) -> float:
-        return rate(self.training, self.progress.step, self.steps) * self.guard.rate
+        return rate(self.training, self.pace.virtual_step(self.progress.step), self.steps) * self.guard.rate
+
+    def plan(self) -> None:
+        """In a run by minutes: change the number of steps, where it is time to plan. The first process decides."""
+        steps = self.pace.plan(self.progress.step, self.training.validate_every)
+        if self.training.minutes is not None:
+            steps = self.processes.agree(steps)
+        if steps is not None:
+            self.pace.add(self.progress.step, steps)
+            self.record("plan", steps=steps)
 
     # Log and observers ---------------------------------------------------------------------------------------
 
@@ -216,6 +231,7 @@ class Trainer:
             total, number = progress.terms.get(name, (0.0, 0.0))
             progress.terms[name] = [total + losses[name] * counts[name], number + counts[name]]
         progress.padding.append(self.batches.padding)
+        self.pace.tell_step(seconds)
         padding, unit = self.batches.padding, "tokens" if main == "words" else main
         done = StepDone(progress.step, self.steps, loss, self.rate(), scored, seconds, padding, unit)
         for observer in self.parts.observers:
@@ -271,15 +287,17 @@ class Trainer:
 
     def validation_is_due(self) -> bool:
         step = self.progress.step
-        planned = step % self.training.validate_every == 0 or step == self.steps
+        planned = self.pace.crosses(step, self.training.validate_every) or step == self.steps
         return step > 0 and planned and self.progress.validated != step and self.validation.possible
 
     def validate(self) -> None:
         """Score the current weights, or their average, on held-out text."""
+        started = time.perf_counter()
         self.store.load_candidate(self.model, self.progress.step)
         scores = self.validation.score(self.store.candidate, self.signals)
         if scores is None:  # interrupted by a signal: it is repeated on resuming
             return
+        self.pace.tell_validation(time.perf_counter() - started)
         self.saved, self.scores = False, scores
         progress = self.progress
         progress.validated = progress.step
@@ -308,7 +326,7 @@ class Trainer:
     def checkpoint_is_due(self) -> bool:
         step = self.progress.step
         validated = self.validation.possible and self.progress.validated == step
-        return step % self.training.checkpoint_every == 0 or validated
+        return self.pace.crosses(step, self.training.checkpoint_every) or validated
 
     def save(self) -> None:
         """Write a checkpoint."""
@@ -320,7 +338,7 @@ class Trainer:
             "optimizer": checkpoint.optimizer_tensors(self.model, self.parts.optimizers),
             "random": {str(rank): state for rank, state in enumerate(random)},
         }
-        grid = step % self.training.checkpoint_every == 0
+        grid = self.pace.crosses(step, self.training.checkpoint_every)
         self.store.write(self.state(), tensors, self.best_step(), grid)
         self.saved = True
 
@@ -333,6 +351,7 @@ class Trainer:
             "guard": self.guard.state(),
             "healthy": self.guard.healthy,
             "log": 0 if self.parts.log is None else self.parts.log.size(),
+            **self.pace.state(),
             "processes": self.processes.size,
             "threads": torch.get_num_threads(),
             **self.parts.said,
@@ -351,6 +370,7 @@ class Trainer:
         position, same = state["batches"], data["hashes"] == mine["hashes"]
         self.batches.load_state(position if same else {**position, "epoch": position["epoch"] + 1, "index": 0})
         self.guard.load_state(state["guard"])
+        self.pace.load_state(state)
         if self.parts.log is not None and (lost := self.parts.log.cut(state["log"])):
             self.parts.say(lost)
         if state["processes"] == self.processes.size:

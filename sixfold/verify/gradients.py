@@ -85,6 +85,8 @@ def _config(run: Run, pieces: int) -> Config:
         "batch_tokens": min(config.training.batch_tokens, _TOKENS),
         "accumulate": pieces,
         "steps": config.training.steps or 1,
+        "minutes": None,
+        "plan": None,
         "optimizer": "sgd",  # never stepped; it works with every way of sharding weights
         "average": None,
         "precision": "float32",  # no autocast: the precision of the weights

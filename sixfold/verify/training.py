@@ -77,8 +77,6 @@ def resume(subject: VerifiedRun) -> Measured:
     saved = subject.checkpoint
     if not training.deterministic:
         raise NotApplicable("training.deterministic is false: steps can't be repeated exactly")
-    if training.steps is None:
-        raise NotApplicable("the run's configuration has no number of steps")
     _need_training_text(subject)
     with _deterministic():
         alone, broken = (_twin(subject, name) for name in ("alone", "broken"))
@@ -212,10 +210,10 @@ def _train(subject: VerifiedRun, twin: Run, steps: int) -> None:
 
 def _config(subject: VerifiedRun) -> Config:
     """The run's configuration with a limit that allows the extra steps, each of which is logged."""
-    training = subject.config.training
-    assert training.steps is not None
-    steps = max(training.steps, subject.checkpoint.step + 2 * _STEPS)
-    changes = {"steps": steps, "log_every": 1, "compile": False}
+    training, saved = subject.config.training, subject.checkpoint
+    planned = training.steps or saved.state["plan"]["events"][-1][1]
+    steps = max(planned, saved.step + 2 * _STEPS)
+    changes = {"steps": steps, "minutes": None, "plan": None, "log_every": 1, "compile": False}
     return subject.config.model_copy(update={"training": training.model_copy(update=changes)})
 
 

@@ -52,7 +52,7 @@ def test_batches_are_those_of_the_run():
 
 
 def test_our_step_is_the_trainers_and_learns():
-    with recipe(training__warmup_steps="0", training__learning_rate="0.01") as subject:
+    with recipe(training__warmup="0", training__learning_rate="0.01") as subject:
         steps = first_steps(subject, 2)
         before = [p.clone() for p in subject.model.parameters()]
         learner = ours(subject, steps)

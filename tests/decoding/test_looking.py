@@ -254,7 +254,7 @@ def test_a_step_that_has_no_gates_refuses_them_when_a_job_is_submitted():
     model, gates = made("encoder_decoder", (), torch.float32), {"decoder.1.cross": OFF}
     job = Job(source=[5, EOS], limit=3, gates=gates)
     for step in (make_step(model), Ensemble([ModelStep(model), make_step(quantised(model))])):
-        with pytest.raises(ValueError, match="FusedStep can't gate heads; `make_step"):
+        with pytest.raises(ValueError, match="FusedStep can't gate heads: make the step with make_step"):
             Engine(step, Beam(2)).submit(job)
     engine = Engine(make_step(model, gated=True), Beam(2))
     with pytest.raises(ValueError, match=r"no heads 'decoder\.9\.cross'"):

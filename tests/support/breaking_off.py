@@ -40,3 +40,20 @@ class Listener(Display):
 
     def say(self, text):
         self.words.append(text)
+
+
+@contextmanager
+def breaking_off_after(owner, name, times):
+    """The same, once a method was called this many times."""
+    real, calls = getattr(owner, name), []
+
+    def counted(self, *arguments, **named):
+        if len(calls) == times:
+            raise BrokenOffError
+        calls.append(1)
+        return real(self, *arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(owner, name, counted)
+        with pytest.raises(BrokenOffError):
+            yield

@@ -22,7 +22,7 @@ def recipe(folder, name, **settings):
         "training.steps": "30",
         "training.batch_tokens": "200",
         "training.learning_rate": "1e-2",
-        "training.warmup_steps": "3",
+        "training.warmup": "3",
         "training.validate_every": "15",
         "training.checkpoint_every": "10",
         "training.log_every": "5",

@@ -36,7 +36,7 @@ def config(folder, **settings):
         "model.dropout": "0.1",
         "training.steps": "12",
         "training.batch_tokens": "120",
-        "training.warmup_steps": "4",
+        "training.warmup": "4",
         "training.validate_every": "6",
         "training.checkpoint_every": "4",
         "training.log_every": "3",

@@ -97,7 +97,7 @@ def test_a_rate_a_hundred_times_too_high_is_noticed_and_lowered(corpus):
         corpus,
         training__steps=150,
         training__learning_rate=1.0,
-        training__warmup_steps=60,
+        training__warmup=60,
         training__schedule="constant",
         training__clip=0,
         training__validate_every=150,

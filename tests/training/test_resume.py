@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from functools import cache
 from pathlib import Path
 
@@ -14,9 +13,11 @@ import pytest
 from sixfold.runs.run import Run
 from sixfold.training import checkpoint
 from sixfold.training.observers.display import Quiet
+from sixfold.training.pace import FIRST
 from sixfold.training.runner import resume, train
 from sixfold.training.trainer import Trainer
 from tests.support import tiny
+from tests.support.breaking_off import breaking_off_after
 from tests.support.covering import covering
 
 ROOT = Path(__file__).parents[2]
@@ -165,16 +166,33 @@ def test_bad_data_leave_nothing_behind(corpus):
     assert not (corpus / "run").exists()
 
 
-def test_minutes_become_steps_and_are_written_down(corpus):
+def by_minutes(corpus, minutes, **settings):
+    config = tiny.config(corpus, **settings)
+    training = config.training.model_copy(update={"steps": None, "minutes": minutes, "warmup": 0.1})
+    return config.model_copy(update={"training": training})
+
+
+def test_minutes_become_steps_and_the_plan_is_in_the_log(corpus):
     run = Run(corpus / "run")
+    train(by_minutes(corpus, 0.02), run.directory, display=Quiet())
+    records = list(run.records())
+    plans = [(r["step"], r["steps"]) for r in records if r["kind"] == "plan"]
+    assert plans[0][0] == FIRST
+    assert plans[-1][1] == max(r["step"] for r in records)  # the last plan was kept
+
+
+def test_a_run_that_repeats_the_plan_of_another_is_the_same_run_even_if_it_is_interrupted(corpus):
+    first, again = Run(corpus / "run"), Run(corpus / "again")
+    train(by_minutes(corpus, 0.02), first.directory, display=Quiet())
     config = tiny.config(corpus)
-    training = config.training.model_copy(update={"steps": None, "minutes": 0.005})
-    started = time.monotonic()
-    train(config.model_copy(update={"training": training}), run.directory, display=Quiet())
-    resolved = run.read_config().training
-    assert resolved.minutes is None
-    assert resolved.steps == max(r["step"] for r in run.records())
-    assert time.monotonic() - started < 60
+    training = config.training.model_copy(
+        update={"steps": None, "minutes": None, "plan": str(first.directory), "warmup": 0.1}
+    )
+    with breaking_off_after(Trainer, "step", 7):
+        train(config.model_copy(update={"training": training}), again.directory, display=Quiet())
+    resume(again.directory, display=Quiet())
+    left, right = (run.directory / "model.safetensors" for run in (first, again))
+    assert left.read_bytes() == right.read_bytes()
 
 
 def test_from_takes_weights_and_tokenizer_and_names_sizes_that_differ(run):

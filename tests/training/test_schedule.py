@@ -8,8 +8,8 @@ from sixfold.training.schedule import rate
 SCHEDULES = ("inverse_sqrt", "cosine", "linear", "constant", "warmup_stable_decay")
 
 
-def rates(schedule, steps, warmup_steps, learning_rate=1.0):
-    training = Training(schedule=schedule, warmup_steps=warmup_steps, learning_rate=learning_rate)
+def rates(schedule, steps, warmup, learning_rate=1.0):
+    training = Training(schedule=schedule, warmup=warmup, learning_rate=learning_rate)
     return [rate(training, step, steps) for step in range(1, steps + 1)]
 
 

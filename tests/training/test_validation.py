@@ -54,7 +54,7 @@ def test_a_validation_without_a_number_leaves_the_rest_to_the_guard(tmp_path):
         training__steps=6,
         training__log_every=1,
         training__validate_every=2,
-        training__warmup_steps=0,
+        training__warmup=0,
         training__schedule="constant",
         training__learning_rate="1.0e+12",
     )
