@@ -22,7 +22,7 @@ Letters: S sentences, w hypotheses of each, B = S·w rows, V words, n source len
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count, islice, zip_longest
 
 import torch
@@ -30,7 +30,16 @@ from torch import Tensor
 
 from sixfold.core.ids import BOS, EOS, PAD
 from sixfold.core.tap import Tap
-from sixfold.decoding.job import Candidates, Hypothesis, Job, JobEngine, Method, Sentence
+from sixfold.decoding.job import (
+    Candidates,
+    Hypothesis,
+    Impossible,
+    Job,
+    JobEngine,
+    Method,
+    Sentence,
+    Unanswerable,
+)
 from sixfold.decoding.step import State, StepFunction, gates_of_rows, padded, with_gates
 from sixfold.decoding.trace import Trace, TraceStep
 from sixfold.models.model import Gates
@@ -45,13 +54,20 @@ class Engine(JobEngine[Sentence]):
 
     A job joins at the next step if the batch has capacity: sentences × w × tokens of the longest ≤ `batch_tokens`; a
     single job always fits. The rows of a cancelled job are dropped before the next step. Words in `never` are not
-    chosen.
+    chosen. `check` raises a ValueError for a job that the models can't read, before it is queued.
     """
 
     def __init__(
-        self, step: StepFunction, method: Method, *, never: Sequence[int] = (PAD, BOS), batch_tokens: int = 4096
+        self,
+        step: StepFunction,
+        method: Method,
+        *,
+        never: Sequence[int] = (PAD, BOS),
+        batch_tokens: int = 4096,
+        check: Callable[[Job], None] = lambda job: None,
     ):
         super().__init__()
+        self.check = check
         self.function, self.method, self.tokens = with_gates(step), method, batch_tokens // method.width
         self.never = torch.tensor(list(never), dtype=torch.long, device=step.device)
         self.sentences: list[Sentence] = []  # S, in the order of their rows
@@ -70,6 +86,7 @@ class Engine(JobEngine[Sentence]):
         return self._fitting() == len(self.waiting)
 
     def _ticket(self, job: Job) -> Sentence:
+        self.check(job)
         if job.gates:
             self.function.check_gates(job.gates)
         sentence = self.method.begin(job)
@@ -160,8 +177,15 @@ class Engine(JobEngine[Sentence]):
         self._move()
         done = [sentence for sentence in self._running if sentence.done]
         if done:
+            self._name_nan(done, log_z.view(shape))
             self._count()
         return done
+
+    def _name_nan(self, done: Sequence[Sentence], log_z: Tensor) -> None:
+        """Replace the error of sentences for which no word was allowed because all scores are NaN."""
+        for sentence in done:
+            if isinstance(sentence.error, Impossible) and log_z[self.sentences.index(sentence)].isnan().any():
+                sentence.error = Unanswerable(sentence.job, "the model's log-probabilities are NaN")
 
     def _gates(self, sentences: Sequence[Sentence], width: int = 1) -> Gates | None:
         """The gates of these sentences' rows; None if there are none."""

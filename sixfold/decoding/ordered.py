@@ -24,6 +24,7 @@ WINDOW = 1024  # lines that are sorted together
 FIRST = 64  # lines of the first window; each window is twice as large as the one before, up to WINDOW
 _CHARACTERS = 1 << 22  # characters from which on a window is complete with fewer lines
 _AHEAD = 4  # windows that may be done while an earlier line is not
+_LATER = 1e9  # the order of the first line: jobs that others submit to the engine without an order are next
 
 Lines = Iterable[str | Line | None]
 Output = TypeVar("Output")
@@ -151,7 +152,7 @@ class OrderedStream(Generic[Output]):
         known.sort(key=lambda each: each[1].tokens, reverse=self._falling)
         tickets: dict[int, Ticket] = {}
         for number, job in known:
-            tickets[number] = self.engine.submit(job, self._submitted)
+            tickets[number] = self.engine.submit(job, _LATER + self._submitted)
             self._submitted += 1
         self._order.extend(tickets.get(number) for number in range(len(jobs)))
 

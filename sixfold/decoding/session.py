@@ -127,7 +127,15 @@ class DecodingSession(LineSession[Translation]):
         self.method = make_method(decoding, self.text)
 
     def engine(self) -> Engine:
-        return Engine(self.step, self.method, never=self.never, batch_tokens=self.decoding.batch_tokens)
+        how: dict[str, Any] = {"never": self.never, "batch_tokens": self.decoding.batch_tokens}
+        return Engine(self.step, self.method, **how, check=self.check)
+
+    def check(self, job: Job) -> None:
+        """Raise a ValueError for a job that the models can't read. A job made by `jobs` is always readable."""
+        for model in self.models:
+            if model.reads_source:
+                _check_ids(model, job.source, "encoder", "source", len(job.source))
+            _check_ids(model, job.prompt, self.stack, "prompt", len(job.prompt) + job.limit)
 
     def jobs(self, lines: Sequence[Line]) -> list[Job | ValueError | None]:
         if self.terms:
@@ -255,6 +263,16 @@ def _attends_to_each_token(model: Model) -> bool:
 def never_written(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Ids that no output contains; UNK is one of them if the tokenizer can spell every text."""
     return (*CONTROLS_NEVER_WRITTEN, UNK) if tokenizer.spells else CONTROLS_NEVER_WRITTEN
+
+
+def _check_ids(model: Model, ids: Sequence[int], stack: str, what: str, positions: int) -> None:
+    words, limit = model.sizes.vocabulary(stack), model.limits.get(stack)
+    if not ids or min(ids) < 0 or max(ids) >= words:
+        got = f"ids from {min(ids)} to {max(ids)}" if ids else "no ids"
+        raise ValueError(f"the {what} of a job has one id or more, from 0 to {words - 1}; got {got}")
+    if limit is not None and positions > limit:
+        needs = "has" if what == "source" else "and the limit of its output have"
+        raise ValueError(f"the {what} of a job {needs} {positions:,} tokens, and the model has {limit:,} positions")
 
 
 def _limit(models: Sequence[Model], stack: str) -> int | None:

@@ -244,6 +244,20 @@ def test_what_is_wrong_for_all_lines_is_not_blamed_on_the_first(sixfold, run, op
     assert (code, out, err.startswith(f"sixfold: {words}")) == (2, "", True)  # before the first is asked for
 
 
+@pytest.mark.parametrize("window", [3, 1024])
+def test_a_line_for_which_no_word_is_left_is_named_and_all_lines_before_it_are_written(sixfold, run, window):
+    """Each of the nine letters once, and after six of nine lines a term that comes too late."""
+    options = ["--no_repeat_ngram_size", "1", "--min_length", "9", "--max_length", "9", "--window", window]
+    lines = ["a b c", "i h", "", "d", "e f g h", "b", "c", "a", "f e"]
+    Path("in.txt").write_text("".join(f"{line}\n" for line in lines))
+    Path("terms.txt").write_text("\n" * 6 + "A B\n" + "\n" * 2)
+    code, _, err = sixfold("translate", run, "in.txt", "--terms", "terms.txt", "--out", "out.txt", *options)
+    assert code == 2
+    assert err.splitlines()[-1].startswith("sixfold: line 7: no output of at most 9 tokens was found that keeps to")
+    expected = texts(run, *lines[:6], no_repeat_ngram_size=1, min_length=9, max_length=9)
+    assert Path("out.txt").read_text() == "".join(f"{text}\n" for text in expected)
+
+
 def test_generate_streams_what_it_writes(sixfold, lm):
     writer = package.load(lm, device="cpu")
     found = writer.generate(["the cat"])[0].text
