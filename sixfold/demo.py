@@ -1,4 +1,4 @@
-"""`make demo`: train the embedded default for some minutes, and see what it has learned.
+"""`make demo`: train on the embedded text for some minutes, then show what the model has learned.
 
 python -m sixfold.demo [--minutes 4] [--out runs/demo]
 """
@@ -12,6 +12,11 @@ from typing import Annotated, TypeVar
 
 import typer
 from rich.text import Text
+
+from sixfold.core.threads import limit_spinning
+
+if __name__ == "__main__":
+    limit_spinning()  # before the imports below load torch
 
 from sixfold.api.load import load
 from sixfold.config.files import read_config
@@ -28,27 +33,27 @@ from sixfold.training.what_next import to_resume
 T = TypeVar("T")
 RECIPE, METRIC = "pronounce", "pronunciation"
 SCORED, SHOWN = 500, 10  # words
-# A short run: the rate has to rise and fall within it, and there is little to average over.
+# For a short run: the learning rate has to rise and fall within it, and it needs a few validations.
 SHORT = {"training.warmup": "10 %", "training.validate_every": "20 %", "training.checkpoint_every": "20 %"}
 
 
 def main(
-    minutes: Annotated[float, typer.Option(min=0.001, help="How long to train.")] = 4.0,
-    out: Annotated[Path, typer.Option(help="The run's directory; what is there is replaced.")] = Path("runs/demo"),
+    minutes: Annotated[float, typer.Option(min=0.001, help="Minutes of training.")] = 4.0,
+    out: Annotated[Path, typer.Option(help="Directory of the run; an earlier run is replaced.")] = Path("runs/demo"),
 ) -> None:
-    """Train the embedded default, English spelling to pronunciation, and show what it has learned."""
+    """Train a model from English spelling to pronunciation, and show what it has learned."""
     code = demo(minutes, out)
     if code:
         raise typer.Exit(code)
 
 
 def demo(minutes: float, out: Path, settings: Mapping[str, str] | None = None) -> int:
-    """→ the exit code"""
+    """Train and show; returns the exit code."""
     typer.echo(f"A Transformer learns to pronounce English words, for {minutes:g} minutes.\n", err=True)
     config = read_config(RECIPE, {**SHORT, "training.minutes": str(minutes), **(settings or {})})
     outcome = train(config, out, overwrite=True)
     if not outcome.finished:
-        typer.echo(f"go on with: {to_resume(out)}", err=True)
+        typer.echo(f"to continue: {to_resume(out)}", err=True)
         return 1 if outcome.signal is None else 128 + outcome.signal
     show(out)
     return 0
@@ -62,10 +67,10 @@ def show(out: Path) -> None:
     said = [translation.text for translation in translator.translate([word.source for word in words])]
     scores = METRICS[METRIC].score(said, [word.targets for word in words])
     typer.echo(
-        f"\nOf {len(words)} words that it has never seen (of the test part, which has more), it says\n"
-        f"  {100 - scores[METRIC]:.1f} % as the dictionary does, or one of its alternatives,\n"
+        f"\nOn {len(words)} words that it has never seen (a sample of the test set):\n"
+        f"  {100 - scores[METRIC]:.1f} % of the words are pronounced as in the dictionary,\n"
         f"  {100 - scores[f'{METRIC}_stressed']:.1f} % with every stress right as well;\n"
-        f"  of its sounds, {scores['phone_error_rate']:.1f} % are wrong.\n"
+        f"  {scores['phone_error_rate']:.1f} % of the sounds are wrong.\n"
     )
     shown = spread(list(zip(words, said, strict=True)), SHOWN)
     rows = table("word", "it says", "the dictionary", "")
@@ -77,7 +82,7 @@ def show(out: Path) -> None:
 
 
 def spread(items: Sequence[T], count: int) -> list[T]:
-    """So many of them, evenly from the first to the last."""
+    """`count` of the items, at even distances from the first to the last."""
     count = min(count, len(items))
     return [items[number * len(items) // count] for number in range(count)]
 
@@ -89,12 +94,12 @@ def is_right(word: Reference, hypothesis: str) -> bool:
 def verdict(hypothesis: str, word: Reference) -> str:
     if hypothesis in word.targets:
         return "right"
-    return "right but for the stress" if is_right(word, hypothesis) else "wrong"
+    return "right except for stress" if is_right(word, hypothesis) else "wrong"
 
 
 def _look(translator: Translator, word: Reference, said: str) -> None:
     """Draw where the decoder looks while it pronounces a word."""
-    typer.echo(f"\nWhere it looks in {word.source!r} as it says each sound:")
+    typer.echo(f"\nWhere it looks in {word.source!r} while it writes each sound:")
     typer.echo(drawn(translator.cross_attention(word.source, said)))
 
 
@@ -102,13 +107,13 @@ def _say_what_next(out: Path) -> None:
     run = shlex.quote(str(out))
     typer.echo(
         f"\nWhat to type next:\n"
-        f"  echo transformer | .venv/bin/sixfold translate {run}  what it makes of a word of yours\n"
-        f"  .venv/bin/sixfold align {run} transformer            where it looks, for any word\n"
-        f"  .venv/bin/sixfold info {run}                          what this run is\n"
-        f"  .venv/bin/sixfold plot {run}                          its curves, as a picture\n"
-        f"  .venv/bin/sixfold train --modify rotary               the same at full length, with rotary positions\n"
-        f"  .venv/bin/sixfold list                                all modifications\n"
-        f"  .venv/bin/sixfold train --help                        your own text, other sizes\n"
+        f"  echo transformer | .venv/bin/sixfold translate {run}  pronounce a word of your own\n"
+        f"  .venv/bin/sixfold align {run} transformer            show where it looks, for any word\n"
+        f"  .venv/bin/sixfold info {run}                          describe this run\n"
+        f"  .venv/bin/sixfold plot {run}                          draw its curves\n"
+        f"  .venv/bin/sixfold train --modify rotary               a full training, with rotary positions\n"
+        f"  .venv/bin/sixfold list                                list all modifications\n"
+        f"  .venv/bin/sixfold train --help                        train on your own text, with other sizes\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""What people are shown on a terminal: text that cannot drive it, and tables without frames."""
+"""Output for a terminal: text without control characters, and tables without frames."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rich.text import Text
 
 
 def printable(text: str) -> str:
-    """Control characters as escapes, so that no text of a user's can drive the terminal."""
+    """The text with control characters as escapes, so that a user's text can't control the terminal."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def shown(text: str) -> str:
-    """A text as a terminal may have it: controls and what turns the direction of writing as escapes, all else as is."""
+    """The text with control characters and changes of writing direction as escapes."""
     return "".join(c.encode("unicode_escape").decode() if _drives(c) else c for c in text)
 
 
@@ -27,7 +27,7 @@ def _drives(character: str) -> bool:
 
 
 def console(file: IO[str] | None = None) -> Console:
-    """For a person as wide as the terminal; for a pipe as wide as it takes, so that nothing is cut."""
+    """As wide as the terminal; for a pipe 200 columns wide, so that tables are not cut."""
     width = None if (file or sys.stdout).isatty() else 200
     return Console(file=file, markup=False, highlight=False, emoji=False, width=width)
 
@@ -40,7 +40,7 @@ def table(*columns: str, right: tuple[int, ...] = ()) -> Table:
 
 
 def facts(*named: tuple[str, Any]) -> Table:
-    """Two columns: a name, and what is to be said of it. What is None is left out."""
+    """Two columns, name and value. Values that are None are left out."""
     made = Table.grid(padding=(0, 2))
     made.add_column(no_wrap=True)
     made.add_column(overflow="fold")

@@ -21,8 +21,8 @@ def test_the_demo_trains_scores_shows_and_says_what_to_type_next(tmp_path, capsy
     assert demo(0.005, tmp_path / "demo", TINY) == 0
     shown, said = capsys.readouterr()
     assert "for 0.005 minutes" in said
-    assert f"Of {SCORED} words" in shown
-    rows = re.findall(r"^.+(?:right|wrong|right but for the stress) *$", shown, re.MULTILINE)
+    assert f"On {SCORED} words" in shown
+    rows = re.findall(r"^.+(?:right|wrong|right except for stress) *$", shown, re.MULTILINE)
     assert len(rows) == SHOWN
     assert "cross-attention of decoder layer 1 of 1" in shown
     assert re.search("[░▒▓█]", shown)
@@ -33,7 +33,7 @@ def test_the_demo_trains_scores_shows_and_says_what_to_type_next(tmp_path, capsy
 def test_a_word_is_right_if_one_pronunciation_is():
     word = Reference("tomato", ("T AH0 M EY1 T OW2", "T AH0 M AA1 T OW2"))
     assert verdict("T AH0 M AA1 T OW2", word) == "right"
-    assert verdict("T AH0 M AA1 T OW0", word) == "right but for the stress"
+    assert verdict("T AH0 M AA1 T OW0", word) == "right except for stress"
     assert verdict("T AH0 M AA1 T", word) == "wrong"
     assert is_right(word, "T AH1 M AA1 T OW1")
 

@@ -1,11 +1,11 @@
-"""What a machine does with a model: speed of training, speed of decoding, growth with length: `sixfold bench`.
+"""`sixfold bench`: speed of training, speed of decoding, and growth of time and memory with length.
 
-race.py        contenders in turn, ratios and their intervals; also what benchmarks/ measures with
-machine.py     where it was measured
-subject.py     what is measured: a run, or a recipe as a run that was never trained
-peers.py       other libraries with the same weights, or the same sizes
-training.py    the section of that name, with its contenders in learners.py
-decoding.py    the section of that name, with its contenders in writers.py
-length.py      the section of that name; memory.py measures in a process of its own
-report.py      all sections together
+race.py          times contenders in turn; ratios and their intervals (benchmarks/ uses it, too)
+machine.py       describes the machine
+subject.py       the model that is measured: a run, or a recipe turned into an untrained run
+peer_models.py   models of other libraries with the same weights, or the same sizes
+training.py      section training; its contenders are in training_contenders.py
+decoding.py      section decoding; its contenders are in decoding_contenders.py
+growth.py        section length; memory.py measures memory in a separate process
+report.py        runs all sections
 """

@@ -1,7 +1,7 @@
-"""How fast a model writes: from text to text, everybody with the same weights and the same search.
+"""Speed of decoding, from text to text: all contenders have the same weights and the same search.
 
-Sentences end where the model ends them, so what is compared is the time per token written; how many lines came out the
-same is told beside it. A model that was never trained ends nowhere: then the limit ends all.
+Sentences end where the model ends them, so the time per written token is compared; beside it stands the share of equal
+lines. An untrained model never ends a sentence: there all outputs have the length limit.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ from sixfold.decoding.cpu.int8 import quantised
 from sixfold.decoding.cpu.step import make_step, unknown_part
 from sixfold.decoding.owned_models import frozen
 
-_PILOTS = (8, 64)  # sentences that say how many fit into the time
-_GLANCE = 0.03  # of the time, for each
-_FEWEST = 8
-_ROUNDS = 4  # that should fit
-_RACE = 0.5  # share of the time that the race has, after everybody has chosen
-_START = 4.0  # seconds that worker processes take to begin, before it was seen here
-_UNTRAINED = 32  # tokens that a model writes that never ends
+_PILOTS = (8, 64)  # sentences of the trials that estimate how many fit into the time
+_GLANCE = 0.03  # share of the time for each trial
+_FEWEST = 8  # sentences
+_ROUNDS = 4  # rounds that should fit into the time
+_RACE = 0.5  # share of the time for the race itself, after the choice of batch sizes
+_START = 4.0  # seconds that worker processes take to start, until measured
+_UNTRAINED = 32  # length limit of an untrained model's outputs
 
 
-def measure(subject: BenchSubject, wishes: BenchOptions, seconds: float, tell: Tell) -> dict[str, Any]:
+def measure(subject: BenchSubject, options: BenchOptions, seconds: float, tell: Tell) -> dict[str, Any]:
     """The section as JSON."""
     if not subject.model.reads_source:
-        raise Skipped(f"only models of kind encoder_decoder translate, and this is of kind {subject.model.kind}")
-    lines, origin = subject.held_out(wishes.sentences, wishes.file, wishes.texts)
+        raise Skipped(f"only models of kind encoder_decoder are measured, and this one is {subject.model.kind}")
+    lines, origin = subject.held_out(options.sentences, options.file, options.texts)
     limit = _limit(subject)
-    ways = [{"batch": BATCH, "alone": ALONE}[way] for way in wishes.ways]
-    searches = [Search(beam, way, limit) for way in ways for beam in wishes.beams]
+    ways = [{"batch": BATCH, "alone": ALONE}[way] for way in options.ways]
+    searches = [Search(beam, way, limit) for way in ways for beam in options.beams]
     cases, until = [], time.perf_counter() + seconds
     start, late = _START, dict[str, list[str]]()
     with (
         frozen(subject.model),  # as `sixfold.load` does, so that a step is kept between two calls
         tempfile.TemporaryDirectory(prefix="sixfold-bench-") as folder,
-        Contenders(subject, wishes.precisions, wishes.threads, Path(folder)) as cast,
+        Contenders(subject, options.precisions, options.threads, Path(folder)) as contenders,
     ):
         for number, search in enumerate(searches):
             mine = max(0.0, until - time.perf_counter()) / (len(searches) - number)
             tell(f"decoding, {search} …")
             case = _Case(search, lines, mine, start)
-            cases.append(case.race(cast.writers(search, wishes.peers), wishes.rounds))
+            cases.append(case.race(contenders.writers(search, options.peers), options.rounds))
             start = case.start
-            cast.rest()
+            contenders.rest()
             for name in case.late:
                 late.setdefault(name, []).append(str(search))
             tell(f"decoding, {search}: {cases[-1]['sentences']} sentences, {told_rounds(cases[-1]['rounds'])}")
-        left_out = {**cast.left_out, **{name: f"{NO_TIME} ({'; '.join(late[name])})" for name in late}}
-    return {"text": origin, "limit": limit, "step": steps(subject, wishes), "cases": cases, "left_out": left_out}
+        left_out = {**contenders.left_out, **{name: f"{NO_TIME} ({'; '.join(late[name])})" for name in late}}
+    return {"text": origin, "limit": limit, "step": steps(subject, options), "cases": cases, "left_out": left_out}
 
 
 def _limit(subject: BenchSubject) -> int:
@@ -66,19 +66,19 @@ def _limit(subject: BenchSubject) -> int:
     return min([subject.config.decoding.max_length, *([] if most is None else [most - 1])])
 
 
-def steps(subject: BenchSubject, wishes: BenchOptions) -> dict[str, dict[str, str]]:
-    """Which step each precision takes, and why."""
+def steps(subject: BenchSubject, options: BenchOptions) -> dict[str, dict[str, str]]:
+    """The decoding step that each precision uses, and why."""
     found = {}
-    for precision in wishes.precisions:
+    for precision in options.precisions:
         model = quantised(subject.model) if precision == "int8" else subject.model
         part = unknown_part(model)
-        why = "it knows all parts of the decoder" if part is None else f"FusedStep does not know {part}"
+        why = "it supports all parts of the decoder" if part is None else f"FusedStep does not support {part}"
         found[precision] = {"step": type(make_step(model)).__name__, "why": why}
     return found
 
 
 class _Racer:
-    """A writer with what suits him best, who remembers what he wrote."""
+    """A contender with its fastest setting, and its last outputs."""
 
     def __init__(self, writer: DecodingContender):
         self.writer, self.choice = writer, writer.choices[-1]
@@ -94,7 +94,10 @@ class _Racer:
         return time.perf_counter() - begin
 
     def choose(self, lines: list[str], until: float, start: float) -> None:
-        """Take what makes him fastest, as far as there is time to try; it also warms up. Each may have to `start`."""
+        """Choose the fastest setting, as far as there is time to try; this also warms up.
+
+        Each trial may take `start` seconds longer, to start processes.
+        """
         times: dict[int, float] = {}
         for choice in reversed(self.writer.choices):
             if times and time.perf_counter() + min(times.values()) + start > until:
@@ -105,15 +108,15 @@ class _Racer:
 
 
 class _Case:
-    """One search: find out how many sentences fit, let everybody choose, and race.
+    """One search: estimates how many sentences fit, lets each contender choose its setting, and races them.
 
-    Ours without workers always take part. Worker processes and peers that there is no time for are `late`.
+    sixfold without worker processes always takes part. `late` lists the other contenders that there is no time for.
     """
 
     def __init__(self, search: Search, lines: Sequence[str], seconds: float, start: float):
         self.search, self.lines = search, lines
         self.until = time.perf_counter() + seconds
-        self.start = start  # seconds that worker processes take to begin
+        self.start = start  # seconds that worker processes take to start
         self.late: list[str] = []
 
     @property
@@ -138,12 +141,12 @@ class _Case:
         }
 
     def _fitting(self, racers: Sequence[_Racer]) -> tuple[list[_Racer], int]:
-        """Who takes part, and how many sentences leave time for some rounds.
+        """The contenders that take part, and the number of sentences that leaves time for some rounds.
 
-        A few are written to find out, which also warms up. With workers it can hardly be slower than without.
+        A few sentences are decoded to estimate it, which also warms up. Worker processes count as fast as one process.
         """
         glance, found, cost = _GLANCE * self.left, list[_Racer](), 0.0
-        paces: dict[str, float] = {}  # of ours, by precision
+        paces: dict[str, float] = {}  # seconds per sentence of sixfold, by precision
         for racer in racers:
             writer = racer.writer
             own = writer.name.startswith(OURS) and not writer.processes
@@ -165,7 +168,7 @@ class _Case:
 
 
 def _pace(racer: _Racer, search: Search, lines: Sequence[str], seconds: float) -> float:
-    """Seconds for a sentence, among few or, if there is time for it, among many: these are faster together."""
+    """Seconds per sentence: in a small batch or, if there is time, in a larger one, where sentences are faster."""
     racer.write(thinned(lines, 2))
     found = 0.0
     for number in _PILOTS if search.way == BATCH else _PILOTS[:1]:
@@ -205,7 +208,7 @@ def _fastest_of_ours(racers: Sequence[_Racer], precision: str, per_token: dict[s
 
 
 def tables(section: dict[str, Any]) -> list[tuple[list[str], list[list[str]]]]:
-    """What is printed: heads and rows."""
+    """The printed tables: headings and rows."""
     head = ["search", "way", "who", "sentences", "tokens/s", "sentences/s", "ms per sentence"]
     head += ["its time per token / sixfold's", "same lines"]
     rows = []
@@ -220,12 +223,12 @@ def tables(section: dict[str, Any]) -> list[tuple[list[str], list[list[str]]]]:
 
 
 def notes(section: dict[str, Any]) -> list[str]:
-    said = [f"{section['text']}; outputs of at most {section['limit']} tokens, from text to text"]
+    said = [f"{section['text']}; outputs of at most {section['limit']} tokens, timed from text to text"]
     for precision, found in section["step"].items():
-        said.append(f"{precision}: {found['step']}, as {found['why']}")
+        said.append(f"{precision}: {found['step']}, because {found['why']}")
     fewest = min(case["rounds"] for case in section["cases"])
     if fewest < 5:
-        little = "" if fewest < FEWEST else ", whose intervals say little"
-        said.append(f"some figures are of {told_rounds(fewest)}{little}; for more rounds give more --seconds")
-    said.append("ratios are to the fastest of sixfold's of the same precision; above 1, sixfold is faster")
+        little = "" if fewest < FEWEST else ", so their intervals are unreliable"
+        said.append(f"some numbers are from {told_rounds(fewest)}{little}; for more rounds give more --seconds")
+    said.append("ratios compare with the fastest row of sixfold in the same precision; above 1, sixfold is faster")
     return said

@@ -1,4 +1,4 @@
-"""The contenders of decoding.py: each writes the translations of lines, from text to text, with the same weights."""
+"""The contenders of decoding.py: each translates lines, from text to text, with the same weights."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from sixfold.decoding.workers import WorkerPool
 from sixfold.foreign import ctranslate2 as to_ctranslate2
 
 BATCH, ALONE = "batch", "one at a time"
-_CHOICE, _BATCHES = "tokens in a batch", (1024, 2048, 4096)  # what all may choose from
+_CHOICE, _BATCHES = "tokens in a batch", (1024, 2048, 4096)  # each contender chooses its fastest
 
 
 class TimedTranslation(NamedTuple):
     """One translation."""
 
     text: str
-    tokens: int  # words computed: the end is one, if it came before the limit
+    tokens: int  # tokens computed, including the end if it came before the limit
 
 
 class Search(NamedTuple):
-    """What everybody is asked to do."""
+    """The search that all contenders perform."""
 
     beam: int
     way: str  # BATCH or ALONE
@@ -46,23 +46,23 @@ class Search(NamedTuple):
         return TimedTranslation(text, tokens + (tokens < self.limit))
 
     def calls(self, lines: Sequence[str]) -> list[list[str]]:
-        """The lines as they are handed over."""
+        """The lines of each call."""
         return [list(lines)] if self.way == BATCH else [[line] for line in lines]
 
 
 class DecodingContender(NamedTuple):
-    """Somebody who writes, and what may be chosen to suit him best."""
+    """A contender, and the settings it may choose from."""
 
     name: str
     precision: str
-    write: Callable[[list[str], int], list[TimedTranslation]]  # (lines, what was chosen)
+    write: Callable[[list[str], int], list[TimedTranslation]]  # (lines, the chosen setting)
     choices: Sequence[int] = (0,)
-    chosen: str = ""  # what that is; empty: nothing is chosen
-    processes: bool = False  # others do the work, and must be started first
+    chosen: str = ""  # the name of the setting; empty if there is none
+    processes: bool = False  # worker processes do the work, and must be started first
 
 
 class Contenders:
-    """All who take part in a search. What they hold is given back at the end."""
+    """Makes the contenders of a search, and releases their resources at the end."""
 
     def __init__(self, subject: BenchSubject, precisions: Sequence[str], threads: int, folder: Path):
         self.subject, self.precisions, self.threads, self.folder = subject, precisions, threads, folder
@@ -77,7 +77,7 @@ class Contenders:
         self.rest()
 
     def rest(self) -> None:
-        """Let processes go that were started for a search."""
+        """Stop the processes that were started for a search."""
         self._holding.close()
 
     def writers(self, search: Search, peers: Sequence[str]) -> list[DecodingContender]:
@@ -89,9 +89,9 @@ class Contenders:
         return found
 
     def _peer(self, peer: str, search: Search) -> list[DecodingContender]:
-        """A peer that is there and can express the model."""
+        """The contenders of a peer; none if it is not installed or can't express the model."""
         if peer == "x-transformers":
-            self.left_out[peer] = "it has no search that keeps what was computed for an encoder-decoder"
+            self.left_out[peer] = "it has no cached decoding for an encoder-decoder"
         elif reason := absence(peer):
             self.left_out[peer] = reason
         elif peer not in self.left_out:
@@ -117,7 +117,7 @@ class Contenders:
         return DecodingContender(f"{OURS} {precision}", precision, write, _BATCHES, _CHOICE)
 
     def _decoding(self, search: Search, precision: str, batch_tokens: int = _BATCHES[-1]) -> Any:
-        """As everybody does it."""
+        """The section `decoding` for this search."""
         changes = {"batch_tokens": batch_tokens, "beam_size": search.beam, "precision": precision}
         limits = {"max_length": search.limit, "max_ratio": 1e6, "length_penalty": "none"}
         return change_decoding(Decoding(), {**changes, **limits})
@@ -139,7 +139,7 @@ class Contenders:
         return DecodingContender(name, precision, write, _BATCHES[1:], _CHOICE, processes=True)
 
     def _ctranslate2(self, search: Search, precision: str) -> DecodingContender:
-        """CTranslate2 on what sixfold's export writes. In batches it works on as many at once as there are threads."""
+        """CTranslate2 on sixfold's export. For BATCH it works on as many batches at once as there are threads."""
         model, tokenizers, folder = self.subject.model, self.subject.tokenizers, self.folder / precision
         if not folder.exists():
             folder.mkdir()
@@ -150,7 +150,7 @@ class Contenders:
         said = {"beam_size": search.beam, "max_decoding_length": search.limit, "length_penalty": 0.0}
 
         def engine() -> Any:
-            """With a thread for a batch: of more, those that wait look out for work without end, and take the cores."""
+            """One thread per batch: with more, waiting threads spin and take cores from the next contender."""
             if not engines:
                 streams = self.threads if search.way == BATCH else 1
                 size = {"inter_threads": streams, "intra_threads": 1}
@@ -173,7 +173,7 @@ class Contenders:
         return DecodingContender(f"ctranslate2 {precision}", precision, write, choices, chosen)
 
     def _transformers(self, search: Search) -> DecodingContender:
-        """`generate` of Hugging Face, the sentences sorted by length."""
+        """Hugging Face's `generate`, with sentences sorted by length."""
         tokenizers = self.subject.tokenizers
         if self._hugging_face is None:
             self._hugging_face = hugging_face(self.subject.model, 1024)
@@ -202,7 +202,7 @@ class Contenders:
 
 
 def _batches(rows: Sequence[Sequence[int]], tokens: int) -> Iterator[list[int]]:
-    """Places of rows, the longest first: neighbours together, as long as rows × the longest are no more than this."""
+    """Batches of row indices, the longest rows first: rows × longest row is at most `tokens`."""
     order = sorted(range(len(rows)), key=lambda place: -len(rows[place]))
     start = 0
     while start < len(order):

@@ -1,7 +1,7 @@
-"""How time and memory grow with the length of a text: one row through one stack, without the words at its end.
+"""Growth of time and memory with the length of a text: one row through one stack, without the output softmax.
 
-The stack is the encoder, or the only one. Each length is twice the one before, so that the logarithm to base 2 of the
-ratio of two times is the exponent with which time grows: 1 where all is linear, 2 where attention is all.
+The stack is the encoder, or the only stack. Each length is twice the previous one, so the base-2 logarithm of the ratio
+of two times is the exponent with which time grows: 1 for linear cost, 2 if attention dominates.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from sixfold.models.model import Model
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
 WAYS = ("forward", "forward and backward")
 _PEER = "x-transformers"
-_FOR_MEMORY = 0.4  # share of the time
+_FOR_MEMORY = 0.4  # share of the time for measuring memory
 
 CellKey = tuple[str, str, int]  # who, way, length
 
 
-def measure(subject: BenchSubject, wishes: BenchOptions, seconds: float, tell: Tell) -> dict[str, Any]:
+def measure(subject: BenchSubject, options: BenchOptions, seconds: float, tell: Tell) -> dict[str, Any]:
     """The section as JSON."""
     until = time.perf_counter() + seconds
     lengths, missing = _possible(subject.model)
-    left_out = {peer: "only x-transformers is set beside ours here" for peer in wishes.peers if peer != _PEER}
+    left_out = {peer: "this section compares with x-transformers only" for peer in options.peers if peer != _PEER}
     who = [OURS]
-    if _PEER in wishes.peers:
+    if _PEER in options.peers:
         if reason := absence(_PEER):
             left_out[_PEER] = reason
         else:
             who.append(_PEER)
-    cells = _memories(subject, wishes, who, lengths, seconds * _FOR_MEMORY, missing, tell)
+    cells = _memories(subject, options, who, lengths, seconds * _FOR_MEMORY, missing, tell)
     if not cells:
         raise Skipped("; ".join(missing))
     tell("length …")
-    keys = _fitting(cells, wishes.rounds, until - time.perf_counter(), missing)
-    times = _times(subject.model, keys, wishes.rounds, until)
+    keys = _fitting(cells, options.rounds, until - time.perf_counter(), missing)
+    times = _times(subject.model, keys, options.rounds, until)
     return {
         "stack": _stack(subject.model),
         "rounds": len(next(iter(times.values()))),
@@ -62,17 +62,17 @@ def _stack(model: Model) -> str:
 
 
 def _possible(model: Model) -> tuple[list[int], list[str]]:
-    """The lengths that the model can tell apart, and what is to be said of the others."""
+    """The lengths that the model can read, and a remark on the others."""
     most = model.limits.get("encoder" if model.reads_source else "only", math.inf)
     lengths = [length for length in LENGTHS if length <= most]
     if not lengths:
-        raise Skipped(f"this model reads at most {most} tokens, and the shortest length measured is {LENGTHS[0]}")
+        raise Skipped(f"this model reads at most {most} tokens, but the shortest measured length is {LENGTHS[0]}")
     rest = [length for length in LENGTHS if length > most]
     return lengths, [f"{length:,}: this model reads at most {most:,} tokens" for length in rest]
 
 
 def act(model: Model, who: str, way: str, longest: int) -> Callable[[int], None]:
-    """What is measured: a row of so many random words goes through the stack, and gradients back if they are wanted."""
+    """The measured work: a row of random words goes forward through the stack and, depending on `way`, backward."""
     read = _reader(model, who, longest)
     words = model.sizes.vocabulary(_stack(model))
     chance = torch.Generator().manual_seed(SEED)
@@ -112,16 +112,16 @@ def _reader(model: Any, who: str, longest: int) -> Callable[[Tensor], Tensor]:
 
 def _memories(
     subject: BenchSubject,
-    wishes: BenchOptions,
+    options: BenchOptions,
     who: Sequence[str],
     lengths: Sequence[int],
     seconds: float,
     missing: list[str],
     tell: Tell,
 ) -> dict[CellKey, dict[str, Any]]:
-    """Peak memory, and a first time, of each cell that fits; `missing` is told of the others."""
+    """Peak memory and one time of each cell that fits; remarks on the others are added to `missing`."""
     cells: dict[CellKey, dict[str, Any]] = {}
-    job = {"threads": wishes.threads, "imports": list(subject.imports)}
+    job = {"threads": options.threads, "imports": list(subject.imports)}
     until = time.perf_counter() + seconds
     for place, name in enumerate(who):
         for number, way in enumerate(WAYS):
@@ -140,20 +140,20 @@ def _memories(
 
 
 def _fitting(cells: dict[CellKey, dict[str, Any]], rounds: int, seconds: float, missing: list[str]) -> list[CellKey]:
-    """As many lengths as leave time for two rounds, the shortest first."""
+    """The cells of the shortest lengths that leave time for two rounds."""
     keys, cost = list[CellKey](), 0.0
     for length in sorted({length for _, _, length in cells}):
         those = [key for key in cells if key[2] == length]
         cost += sum(cells[key]["seconds"] for key in those)
         if keys and cost * min(rounds, 2) > seconds:
-            missing.append(f"{length:,} and more: there is no time to compare; give more --seconds")
+            missing.append(f"{length:,} and more: there is no time left; give more --seconds")
             break
         keys += those
     return keys
 
 
 def _times(model: Model, keys: Sequence[CellKey], rounds: int, until: float) -> dict[str, list[float]]:
-    """Seconds by cell and round; all lengths run in each round, so that their ratios are those of neighbours."""
+    """Seconds by cell and round; all lengths run in each round, so that ratios are taken within a round."""
     longest, mode = max(length for _, _, length in keys), model.training
     acts = {(who, way): act(model, who, way, longest) for who, way, _ in keys}
 
@@ -199,13 +199,13 @@ def _cell(key: CellKey, found: dict[str, Any], times: dict[str, list[float]]) ->
 
 
 def exponent(whole: Sequence[float], half: Sequence[float]) -> Ratio:
-    """With which power time grows, when the length doubles."""
+    """The power of the length with which time grows, from a doubled length."""
     return Ratio(*(None if value is None else math.log2(value) for value in ratio(whole, half)))  # type: ignore[arg-type]
 
 
 def tables(section: dict[str, Any]) -> list[tuple[list[str], list[list[str]]]]:
-    """What is printed: heads and rows."""
-    head = ["pass", "who", "tokens", "ms", "µs per token", "time grows by length to the", "peak MiB"]
+    """The printed tables: headings and rows."""
+    head = ["pass", "who", "tokens", "ms", "µs per token", "time grows as length to the power", "peak MiB"]
     rows = []
     for cell in sorted(section["cells"], key=lambda cell: (cell["way"], cell["who"], cell["length"])):
         growth, against = (None if cell[name] is None else str(Ratio(**cell[name])) for name in ("growth", "ratio"))
@@ -217,5 +217,5 @@ def tables(section: dict[str, Any]) -> list[tuple[list[str], list[list[str]]]]:
 
 def notes(section: dict[str, Any]) -> list[str]:
     said = [f"one row through the {section['stack']}, to its last states; {told_rounds(section['rounds'])}"]
-    said.append("memory: how far that of a process of its own rises above what it had with the model loaded")
+    said.append("peak MiB: peak memory of a separate process, minus its memory with the model loaded")
     return said + [f"not measured: {each}" for each in section["not_measured"]]

@@ -1,4 +1,4 @@
-"""Where something was measured, and whether that place was quiet."""
+"""Describes the machine of a measurement, and warns if it was not idle."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import torch
 from sixfold.bench.options import PEERS
 from sixfold.core.threads import cores
 
-_BUSY = 0.5  # processes that ran at the start, on the average of a minute, from which on figures are in doubt
+_BUSY = 0.5  # load average of the last minute above which timings are unreliable
 
 
 def machine(program: str) -> dict[str, Any]:
-    """Of whatever the figures may depend on. `program` is how what runs here is called."""
+    """Everything that timings may depend on. `program` is the name of the running command."""
     return {
         "cpu": cpu_model(),
         "simd": torch.backends.cpu.get_cpu_capability(),
@@ -36,11 +36,11 @@ def machine(program: str) -> dict[str, Any]:
 
 
 def warning(load: float) -> str | None:
-    """What is to be said of a machine that had so much to do when it began."""
+    """A warning if the load average at the start shows other work; else None."""
     if load <= _BUSY:
         return None
     return (
-        f"this machine is not idle (load {load:.1f} in the last minute): other processes were running: timings are "
+        f"this machine is not idle (load {load:.1f} in the last minute): other processes are running, so timings are "
         "unreliable"
     )
 
@@ -52,11 +52,11 @@ def cpu_model() -> str:
 
 
 def allocator() -> str:
-    """What the environment says of it: whether large blocks are kept or given back matters much."""
+    """The allocator settings in the environment: whether large blocks are kept or returned changes timings much."""
     names = [n for n in os.environ if n.startswith("MALLOC_")] + ["GLIBC_TUNABLES"]
     said = [f"{n}={os.environ[n]}" for n in sorted(names) if n in os.environ]
     loaded = [Path(p).name for p in os.environ.get("LD_PRELOAD", "").replace(":", " ").split()]
-    return " ".join(said + loaded) or "the system's, as it is"
+    return " ".join(said + loaded) or "the system's default"
 
 
 def version(package: str) -> str | None:

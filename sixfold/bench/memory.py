@@ -1,11 +1,10 @@
-"""Peak memory of a pass over a text, measured in a process of its own.
+"""Peak memory of a pass over a text, measured in a separate process.
 
     {"directory": …, "who": …, "way": …, "lengths": […], …}  ──▶  a line of JSON for each length
 
-The figure is how far the resident memory of the process rises, at its highest, above what it was with the model and
-all libraries loaded. (On Linux that is VmHWM of /proc/self/status, and not ru_maxrss, which a process inherits from
-the one that started it.) A length is left out if four times what half of it took is more than there is, of memory or
-of time.
+The result is the peak of the process's resident memory, minus its resident memory with the model and all libraries
+loaded. On Linux the peak is VmHWM of /proc/self/status, not ru_maxrss, which a process inherits from its parent. A
+length is skipped if four times the memory or the time of half that length is not available.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from typing import Any
 
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _WARM_UP = 64  # tokens
-LEAST = 1.0  # seconds, so that the shortest length is always measured
-_WORST = 4.0  # how much more twice the length takes, at most
+LEAST = 1.0  # fewest seconds, so that the shortest length is always measured
+_WORST = 4.0  # largest factor in time or memory when the length doubles
 
 
 def passes(directory: str, lengths: Sequence[int], seconds: float, **job: Any) -> Iterator[dict[str, Any]]:
-    """For each length its "bytes" and "seconds", or "left_out", why there are none; then no longer one is tried."""
+    """For each length its "bytes" and "seconds", or the reason why it is "left_out"; then no longer one is tried."""
     asked = json.dumps({"directory": directory, "lengths": list(lengths), "until": time.time() + seconds, **job})
     command = [sys.executable, "-m", "sixfold.bench.memory_process"]
     found = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
@@ -38,7 +37,7 @@ def passes(directory: str, lengths: Sequence[int], seconds: float, **job: Any) -
 
 
 def resident(highest: bool = False) -> int:
-    """Bytes of this process that are in memory now, or were at the highest."""
+    """The resident memory of this process in bytes, now or at its peak."""
     if _STATUS.exists():
         name = "VmHWM:" if highest else "VmRSS:"
         line = next(line for line in _STATUS.read_text().splitlines() if line.startswith(name))
@@ -49,7 +48,7 @@ def resident(highest: bool = False) -> int:
 
 
 def forget_highest() -> None:
-    """Let the highest be that of now. Where that is not possible, longer texts must follow upon shorter ones."""
+    """Reset the peak to the current value. If that is not possible, lengths must be measured in rising order."""
     try:
         _RESET.write_text("5")
     except OSError:
@@ -57,14 +56,14 @@ def forget_highest() -> None:
 
 
 def rise(act: Callable[[], Any], before: int) -> int:
-    """How far the memory rises above `before` while something is done."""
+    """The peak of the memory above `before` while `act` runs."""
     forget_highest()
     act()
     return max(0, resident(highest=True) - before)
 
 
 def available() -> float:
-    """Bytes that can be had; as many as one likes, where nobody says."""
+    """Bytes of available memory; infinity if the system does not report it."""
     info = Path("/proc/meminfo")
     lines = info.read_text().splitlines() if info.exists() else []
     found = next((line for line in lines if line.startswith("MemAvailable:")), None)
@@ -72,7 +71,7 @@ def available() -> float:
 
 
 def measured(act: Callable[[int], Any], lengths: Sequence[int], seconds: float) -> Iterator[dict[str, Any]]:
-    """One length after the other, as long as the next one should fit."""
+    """Measure one length after another, until the next would not fit into time or memory."""
     act(_WARM_UP)
     before, began, last = resident(), time.perf_counter(), (0.0, 0.0)
     for length in lengths:

@@ -1,4 +1,4 @@
-"""The process that bench/memory.py starts: it measures one pass after the other, and prints a line of JSON for each."""
+"""The process that bench/memory.py starts: it measures one pass after another, and prints a line of JSON for each."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def main() -> None:
     for file in job["imports"]:
         import_file(file)
     model = model_files.load(job["directory"])
-    left = max(job["until"] - time.time(), LEAST)  # loading took a while
+    left = max(job["until"] - time.time(), LEAST)  # loading has used some of the time
     for found in measured(act(model, job["who"], job["way"], max(job["lengths"])), job["lengths"], left):
-        print(json.dumps(found), flush=True)  # noqa: T201  (this is how it answers)
+        print(json.dumps(found), flush=True)  # noqa: T201  (memory.py reads it)
 
 
 if __name__ == "__main__":

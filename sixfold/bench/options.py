@@ -1,4 +1,4 @@
-"""What is asked of `sixfold bench`, checked."""
+"""The options of `sixfold bench`, checked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from sixfold.core.quote import quoted
 
-SHARES = {"training": 0.2, "decoding": 0.5, "length": 0.3}  # of the time, for each section
+SHARES = {"training": 0.2, "decoding": 0.5, "length": 0.3}  # each section's share of the time
 PRECISIONS = ("float32", "int8")
 WAYS = ("batch", "alone")
 PEERS = ("ctranslate2", "transformers", "x-transformers")
@@ -21,20 +21,20 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions:
-    """What to measure, how, and for how long."""
+    """Which sections to measure, how, and for how long."""
 
     only: Sequence[str] = tuple(SHARES)
     rounds: int = 10  # at most
-    steps: int = 4  # training batches of a timing
+    steps: int = 4  # optimiser steps of one timing
     threads: int = 1
     sentences: int = 1000  # at most
     beams: Sequence[int] = (1, 4)
     ways: Sequence[str] = WAYS  # sentences in batches, and one at a time
     precisions: Sequence[str] = PRECISIONS
     peers: Sequence[str] = ()
-    seconds: float = 300.0  # for all sections
-    file: str | None = None  # what to decode, by its name
-    texts: Sequence[str] = ()  # and its lines
+    seconds: float = 300.0  # for all sections together
+    file: str | None = None  # the name of the file to decode
+    texts: Sequence[str] = ()  # its lines
 
     def __post_init__(self) -> None:
         for name, known in (("only", SHARES), ("ways", WAYS), ("precisions", PRECISIONS), ("peers", PEERS)):
@@ -47,16 +47,14 @@ class BenchOptions:
                 if not 1 <= value <= most:
                     raise ValueError(f"--{name} must be at least 1 and at most {most:,}, got {quoted(value)}")
         if not 0 < self.seconds <= _MOST_SECONDS:
-            raise ValueError(
-                f"--seconds must be more than 0, and not endless (at most {_MOST_SECONDS:,}), got {self.seconds:g}"
-            )
+            raise ValueError(f"--seconds must be more than 0 and at most {_MOST_SECONDS:,}, got {self.seconds:g}")
 
     def json(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if name != "texts"}
 
 
 def names(text: str) -> list[str]:
-    """What a list on the command line names, each once."""
+    """The names in a comma-separated list, each once."""
     return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
@@ -68,7 +66,7 @@ def numbers(text: str, option: str) -> list[int]:
 
 
 def peers(text: str) -> list[str]:
-    """The peers that are asked for: "all", "none", or names."""
+    """The peers named by "all", "none", or a comma-separated list."""
     return list(PEERS) if text == "all" else [] if text == "none" else names(text)
 
 

@@ -1,4 +1,4 @@
-"""Other libraries' Transformers: with a model's own weights where they have the same parts, else of the same sizes."""
+"""Transformers of other libraries: with the same weights if they have the same parts, else with the same sizes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EXTRA = {"ctranslate2": "export", "transformers": "bench", "x-transformers": "b
 
 
 def absence(name: str) -> str | None:
-    """Why a peer can't take part; None if it is installed."""
+    """The reason why a peer can't take part; None if it is installed."""
     try:
         _library(name)
     except ImportError:
@@ -30,7 +30,7 @@ def absence(name: str) -> str | None:
 
 
 def _library(name: str) -> Any:
-    """A package that need not be there. Its own progress and advice are not for who reads our tables."""
+    """Import an optional package, and silence its progress bars and advice."""
     library = importlib.import_module(name.replace("-", "_"))
     if name == "transformers":
         library.utils.logging.set_verbosity_error()
@@ -55,7 +55,7 @@ def marian(sizes: Sizes, length: int, activation: str = "relu") -> Any:
 
 
 def _said(sizes: Sizes, length: int, activation: str) -> dict[str, Any]:
-    """What Hugging Face's encoder-decoders are told."""
+    """The configuration of Hugging Face's encoder-decoders."""
     both = {
         f"{stack}_{key}": value
         for stack in ("encoder", "decoder")
@@ -82,9 +82,9 @@ def _said(sizes: Sizes, length: int, activation: str) -> dict[str, Any]:
 
 
 def hugging_face(model: Model, length: int) -> Any:
-    """The same model, with the same weights, of Hugging Face: Pegasus (norms before) or Marian (norms after).
+    """The same model with the same weights from Hugging Face: Pegasus (pre-norm) or Marian (post-norm).
 
-    `Inexpressible` says what it does not have. Biases that sixfold does not have are zeros there.
+    Raises `Inexpressible` if Hugging Face lacks a part. Biases that sixfold lacks are zeros there.
     """
     stacks = recognise(model)
     _check(model, stacks)
@@ -202,8 +202,8 @@ def x_pair(sizes: Sizes, length: int) -> tuple[Any, Any]:
     """x-transformers' Encoder and Decoder, put together as its XTransformer puts them, with one table.
 
     XTransformer itself takes the softmax over a transposed axis, decodes one token that it then drops,
-    and does not tie the output; its `tie_embedding` passes over all logits once more, to scale them. All
-    of this would only cost it time, so the tied output comes in by `to_logits`, and the loss is the usual one.
+    and does not tie the output; its `tie_embedding` scales all logits in an extra pass. All of this would
+    only cost it time, so the tied output is given as `to_logits`, and the loss is the usual one.
     """
     encoder = x_stack(sizes, "encoder", length, return_only_embed=True)
     output = nn.Linear(sizes.d_model, sizes.vocabulary("decoder"), bias=False)

@@ -1,7 +1,7 @@
-"""Contenders that run in turn, and the ratio of their times with its interval.
+"""Times contenders in turn, and computes the ratio of their times with its interval.
 
-Speed on a machine that others use, or that changes its clock, drifts by a fifth within minutes. What is compared runs
-side by side, and only ratios of neighbours count.
+On a shared machine, or one that changes its clock rate, speed drifts by a fifth within minutes. So contenders run
+directly after each other, and only ratios within a round count.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ import numpy as np
 OURS = "sixfold"
 SEED = 1
 RESAMPLES = 10_000
-FEWEST = 3  # rounds of which an interval is made
+FEWEST = 3  # rounds that an interval needs
 NO_TIME = "there is no time left; give more --seconds"
 
 
 class Contender(NamedTuple):
     name: str
-    step: Callable[[], float]  # what is timed → a number to remember, such as a loss, or tokens written
+    step: Callable[[], float]  # the timed work; returns a number to record, such as a loss, or tokens written
     parameters: int = 0
 
 
 class Ratio(NamedTuple):
-    """A contender's time / another's: above 1, the other is faster. Over rounds."""
+    """A contender's time / another's, over rounds: above 1, the other is faster."""
 
     median: float
-    low: float | None  # the interval that holds 95 % of the medians of resampled rounds; None: too few rounds
+    low: float | None  # the 95 % interval of the median, by bootstrap over rounds; None if there are too few rounds
     high: float | None
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Ratio(NamedTuple):
 
 
 def told_rounds(number: int) -> str:
-    """The number of rounds, and that there is no interval where they are too few for one."""
+    """The number of rounds in words, with a remark if they are too few for an interval."""
     rounds = "one round" if number == 1 else f"{number} rounds"
     return rounds if number >= FEWEST else f"{rounds}, no interval"
 
@@ -64,10 +64,10 @@ def race(
     noted: dict[str, list[float]],
     seconds: float = math.inf,
 ) -> dict[str, list[float]]:
-    """Seconds for a step, by contender and round; what the steps gave is added to `noted`.
+    """Seconds of a step, by contender and round; the results of the steps are added to `noted`.
 
-    Who begins changes every round and the direction too, so that nobody always runs after the same one. There are no
-    more rounds than fit into `seconds`, but at least one.
+    The first contender and the direction change every round, so that none always runs after the same one. The number of
+    rounds is limited by `seconds`, but there is at least one.
     """
     times: dict[str, list[float]] = {c.name: [] for c in contenders}
     began = time.perf_counter()

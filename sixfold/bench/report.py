@@ -1,4 +1,4 @@
-"""All sections of `sixfold bench`, and what is told of them."""
+"""Runs all sections of `sixfold bench`, and turns their results into tables and notes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sixfold.bench.options import SHARES, BenchOptions, Tell
 from sixfold.bench.subject import BenchSubject, Skipped
 
 FORMAT = "sixfold-bench-1"
-_OVERRUN = 1.25  # times the seconds that were asked for, from which on it is said
+_OVERRUN = 1.25  # ratio of the time taken to --seconds above which there is a warning
 Table = tuple[list[str], list[list[str]]]  # heads, rows
 
 
 class BenchSection(NamedTuple):
-    """What one section does: measure, make tables of what was found, and say what goes with them."""
+    """The functions of one section: measure, make tables of the results, make notes on them."""
 
     measure: Callable[[BenchSubject, BenchOptions, float, Tell], dict[str, Any]]
     tables: Callable[[dict[str, Any]], list[Table]]
@@ -34,35 +34,35 @@ SECTIONS = {
 }
 
 
-def bench(subject: BenchSubject, wishes: BenchOptions, tell: Tell) -> dict[str, Any]:
-    """Everything that was measured, as JSON. What a section can't do with this model is said in its place."""
+def bench(subject: BenchSubject, options: BenchOptions, tell: Tell) -> dict[str, Any]:
+    """All measurements as JSON. For a section that can't be measured with this model, the reason."""
     busy = warning(os.getloadavg()[0])
     before = torch.get_num_threads()
-    torch.set_num_threads(wishes.threads)
+    torch.set_num_threads(options.threads)
     try:
         report: dict[str, Any] = {
             "format": FORMAT,
             "subject": subject.json(),
             "machine": machine("sixfold"),
-            "wishes": wishes.json(),
+            "wishes": options.json(),
             "warnings": [busy] if busy else [],
             "sections": {},
         }
-        began, names = time.perf_counter(), [each for each in SECTIONS if each in wishes.only]
+        began, names = time.perf_counter(), [each for each in SECTIONS if each in options.only]
         for number, name in enumerate(names):
-            left = max(0.0, wishes.seconds - (time.perf_counter() - began))
+            left = max(0.0, options.seconds - (time.perf_counter() - began))
             share = left * SHARES[name] / sum(SHARES[each] for each in names[number:])
-            report["sections"][name] = _measured(name, subject, wishes, share, tell)
-        report["warnings"] += _overrun(time.perf_counter() - began, wishes.seconds)
+            report["sections"][name] = _measured(name, subject, options, share, tell)
+        report["warnings"] += _overrun(time.perf_counter() - began, options.seconds)
     finally:
         torch.set_num_threads(before)
     return report
 
 
-def _measured(name: str, subject: BenchSubject, wishes: BenchOptions, seconds: float, tell: Tell) -> dict[str, Any]:
+def _measured(name: str, subject: BenchSubject, options: BenchOptions, seconds: float, tell: Tell) -> dict[str, Any]:
     began = time.perf_counter()
     try:
-        found = SECTIONS[name].measure(subject, wishes, seconds, tell)
+        found = SECTIONS[name].measure(subject, options, seconds, tell)
     except Skipped as reason:
         tell(f"{name}: left out")
         return {"skipped": str(reason)}
@@ -72,15 +72,15 @@ def _measured(name: str, subject: BenchSubject, wishes: BenchOptions, seconds: f
 
 
 def _overrun(took: float, asked: float) -> list[str]:
-    """What is said where the least that there is to measure takes longer than was asked for."""
+    """A warning if the smallest measurement takes longer than --seconds."""
     if took <= _OVERRUN * asked:
         return []
     fewer = "give more --seconds, or fewer of --only, --beams, --ways, --precisions and --peers"
-    return [f"it took {took:.0f} s instead of {asked:g}: one round of each row takes that long here; {fewer}"]
+    return [f"this took {took:.0f} s instead of {asked:g} s, because one round of each row takes that long; {fewer}"]
 
 
 def told(name: str, section: dict[str, Any]) -> tuple[Sequence[Table], list[str]]:
-    """The tables of a section, and what is said below them."""
+    """The tables of a section, and the notes below them."""
     if "skipped" in section:
         return [], [f"left out: {section['skipped']}"]
     left_out = [f"{who} is left out: {why}" for who, why in section["left_out"].items()]

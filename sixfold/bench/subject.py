@@ -1,7 +1,7 @@
-"""What is measured: a run, or a recipe. A recipe is made into a run that was never trained, in a folder of our own.
+"""The model that is measured: a run, or a recipe, which becomes an untrained run in a temporary directory.
 
-Where there is no text, there are random words: of a run's own vocabulary, or of one with as many names as the recipe
-asks for. So all sections find the same thing: a directory with a model, tokenizers, and prepared text.
+If there is no text, random words take its place: from the run's own vocabulary, or from a made-up one of the recipe's
+size. So every section gets a directory with a model, tokenizers, and prepared text.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from sixfold.text.corpus import Prepared, data_files, open_prepared, prepare
 from sixfold.text.tokenizer import Tokenizer, Tokenizers
 from sixfold.text.vocabulary import train_tokenizer
 
-_STEPS = 12  # of random text, in training batches
-_LINE = (8, 40)  # words of a random line
-_SMALL = 64 << 20  # bytes of text that are soon prepared
-_NO_STEPS = 100_000  # of a schedule whose end is never reached
+_STEPS = 12  # optimiser steps for which random text is made
+_LINE = (8, 40)  # fewest and most words of a random line
+_SMALL = 64 << 20  # bytes of text up to which preparing it is quick
+_NO_STEPS = 100_000  # length of the schedule; its end is never reached
 
 
-class Skipped(Exception):  # noqa: N818  (it is no error that something can't be measured)
-    """Why a section is left out."""
+class Skipped(Exception):  # noqa: N818  (that something can't be measured is not an error)
+    """A section can't be measured; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class BenchSubject:
     config: Config
     prepared: Prepared
     trained: bool
-    text: str  # what `prepared` is
+    text: str  # a description of `prepared`
     imports: tuple[str, ...] = ()
 
     @property
@@ -71,7 +71,7 @@ class BenchSubject:
         }
 
     def held_out(self, number: int, file: str | None = None, lines: Sequence[str] = ()) -> tuple[list[str], str]:
-        """At most so many sources that were not trained on, taken evenly, and what they are; or those of a file."""
+        """At most `number` sources of a file, or of text not trained on, taken evenly; and a description of them."""
         if file is not None:
             texts, origin = list(lines), file
         elif self.random:
@@ -81,14 +81,14 @@ class BenchSubject:
             texts, origin = self._own()
         usable = fitting(texts, self.model, self.tokenizers, len(texts))
         if not usable and file is not None:
-            raise ValueError(f"no line of {file} can be decoded: they are empty, or too long for this model")
+            raise ValueError(f"no line of {file} can be decoded: all are empty, or too long for this model")
         if not usable:
-            raise Skipped(f"there is no text to decode in {origin}: give one by --file, a sentence a line")
+            raise Skipped(f"{origin} has no text to decode: give --file, with a sentence on each line")
         chosen = thinned(usable, number)
         return chosen, f"{len(chosen):,} of {len(usable):,} lines of {origin}"
 
     def _own(self) -> tuple[list[str], str]:
-        """The text that the run was to be tested on; for want of it, what it was validated on."""
+        """The run's test text; if it has none, its validation text."""
         for part in ("test", "valid"):
             try:
                 found = own_references(self.run, self.config, task_of(self.config), self.tokenizers, part)
@@ -99,7 +99,7 @@ class BenchSubject:
 
 
 def thinned(items: Sequence[Any], most: int) -> list[Any]:
-    """At most so many of them, taken evenly."""
+    """At most `most` of the items, taken evenly."""
     return list(items) if len(items) <= most else [items[i * len(items) // most] for i in range(most)]
 
 
@@ -109,7 +109,7 @@ def opened(
 ) -> Iterator[BenchSubject]:
     """A run by its directory, or a recipe by its name or file. Nothing is written into the run."""
     with tempfile.TemporaryDirectory(prefix="sixfold-bench-") as folder:
-        if Path(what).is_dir() and (what not in recipes() or Run(what).exists()):  # it may be its corpus
+        if Path(what).is_dir() and (what not in recipes() or Run(what).exists()):  # help-en-de is also a corpus
             yield _open_run(what, settings, modify, Path(folder), tuple(imports))
         else:
             config = settled(read_config(what, settings)).with_modifications(modify)
@@ -121,13 +121,16 @@ def _open_run(
 ) -> BenchSubject:
     fixed = [f"--{key}" for key in settings if key.partition(".")[0] in ("data", "model")]
     if fixed or modify:
-        raise ValueError(f"{(fixed or ['--modify'])[0]} is for recipes: {what} is a run, whose model is as it is")
+        raise ValueError(f"{(fixed or ['--modify'])[0]} is for recipes, but {what} is a run, whose model is fixed")
     model, tokenizers, config, _ = open_run(what, "cpu", settings)
     try:
         prepared, text = open_prepared(Run(what).data, tokenizers), "the run's own"
     except ValueError:
         config = _with_random_text(config, tokenizers, folder)
-        prepared, text = _prepare(config, folder / "data", tokenizers), "random words, as the run's own are not there"
+        prepared, text = (
+            _prepare(config, folder / "data", tokenizers),
+            "random words, because the run's own text is missing",
+        )
     return BenchSubject(what, Run(what), model, tokenizers, _endless(config), prepared, True, text, imports)
 
 
@@ -138,7 +141,7 @@ def _make_run(what: str, config: Config, folder: Path, imports: tuple[str, ...])
     else:
         tokenizers = _names(config)
         config = _with_random_text(config, tokenizers, folder)
-        prepared, text = _prepare(config, run.data, tokenizers), f"random words, as {missing}"
+        prepared, text = _prepare(config, run.data, tokenizers), f"random words, because {missing}"
     tokenizers, config = prepared.tokenizers, _endless(config)
     sizes = config.sizes_with(tokenizers)
     model = build(sizes, config.model.modifications, config.model.kind, seed=config.training.seed)
@@ -157,20 +160,20 @@ def _endless(config: Config) -> Config:
 
 
 def _no_text(config: Config) -> str | None:
-    """Why a recipe's text is not what is read; None if it is."""
+    """The reason why a recipe's own text is not used; None if it is."""
     if config.data.train is None:
-        return "the recipe names no text"
+        return "the recipe has no text"
     try:
         files = data_files(config.data, task_of(config).form)
         size = sum(file.stat().st_size for file in files)
     except (ValueError, OSError):
-        return "the recipe's text is not there"
+        return "the recipe's text does not exist"
     return f"the recipe's text is large ({size / 2**20:,.0f} MiB)" if size > _SMALL else None
 
 
 def _names(config: Config) -> Tokenizers:
-    """Tokenizers with as many words as the recipe asks for."""
-    config.sizes()  # says it if it asks for none
+    """Tokenizers with made-up words, and the vocabulary size of the recipe."""
+    config.sizes()  # raises a ValueError if the recipe has no vocabulary size
     words = config.data.vocabulary
 
     def tokenizer(size: int) -> Tokenizer:
@@ -184,7 +187,7 @@ def _names(config: Config) -> Tokenizers:
 
 
 def _with_random_text(config: Config, tokenizers: Tokenizers, folder: Path) -> Config:
-    """The same, trained on random words, which are written to `folder`."""
+    """The configuration with random words, which are written to `folder`, as training text."""
     chance, tokens = random.Random(SEED), config.training.batch_tokens * _STEPS
     number = max(64, tokens // (sum(_LINE) // 2))
     paths = {}

@@ -1,7 +1,7 @@
-"""How fast a model learns: target tokens per second, and how much of what the processor can multiply.
+"""Speed of training: target tokens per second, and the share of the processor's peak in matrix products.
 
-A round is a pass of everybody over the same batches, and a product of two large matrices. What share of that product's
-speed the model's own products reach is worked out within each round, as clocks change from one to the next.
+In a round, each contender trains on the same batches once, and two large matrices are multiplied: that product is the
+peak. The model's share of it is computed within each round, because clock rates change between rounds.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from sixfold.tasks.task import task_of
 from sixfold.training.make_trainer import make_batches
 
 PEAK = "matrix product"
-_SIDE = 2048  # of its matrices
-_REPEATS = 3
-_ROUNDS = 5  # that should fit
-_PACE = 3  # steps of a contender, before it is known how long one takes and a round is made
-_PASSES = 3  # of products in a step: forward, and two in the backward pass
+_SIDE = 2048  # rows and columns of its matrices
+_REPEATS = 3  # products of a round; the fastest counts
+_ROUNDS = 5  # rounds that should fit into the time
+_PACE = 3  # steps that trying another contender is assumed to take
+_PASSES = 3  # matrix products of a step, relative to the forward pass: one forward, two backward
 
 
-def measure(subject: BenchSubject, wishes: BenchOptions, seconds: float, tell: Tell) -> dict[str, Any]:
+def measure(subject: BenchSubject, options: BenchOptions, seconds: float, tell: Tell) -> dict[str, Any]:
     """The section as JSON."""
     until = time.perf_counter() + seconds
     tell("training …")
-    steps = first_steps(subject, wishes.steps)
-    learners, left_out, cost = _learners(subject, wishes.peers, steps[:1], until)
-    steps = steps[: _fitting(cost, len(steps), wishes.rounds, until)]
+    steps = first_steps(subject, options.steps)
+    learners, left_out, cost = _learners(subject, options.peers, steps[:1], until)
+    steps = steps[: _fitting(cost, len(steps), options.rounds, until)]
     if len(steps) > 1:
         names = [learner.contender.name for learner in learners[1:]]
         learners = [ours(subject, steps), *(peer(name, subject, steps) for name in names)]
@@ -47,7 +47,7 @@ def measure(subject: BenchSubject, wishes: BenchOptions, seconds: float, tell: T
             learner.contender.step()  # to warm up
     losses: dict[str, list[float]] = {name: [] for name in (PEAK, *(each.contender.name for each in learners))}
     contenders = [*(learner.contender for learner in learners), Contender(PEAK, product(_SIDE))]
-    times = race(contenders, wishes.rounds, 1, losses, max(0.0, until - time.perf_counter()))
+    times = race(contenders, options.rounds, 1, losses, max(0.0, until - time.perf_counter()))
     work = flops(model_files.skeleton(subject.run.directory), steps)
     return {
         "text": subject.text,
@@ -62,7 +62,7 @@ def measure(subject: BenchSubject, wishes: BenchOptions, seconds: float, tell: T
 
 
 def first_steps(subject: BenchSubject, number: int) -> list[MicroBatches]:
-    """The first batches of the run, as its training would take them."""
+    """The first batches of the run's training."""
     training = subject.config.training
     batches = make_batches(task_of(subject.config), subject.prepared, subject.config, training.accumulate)
     return [batches.next() for _ in range(number)]
@@ -71,7 +71,7 @@ def first_steps(subject: BenchSubject, number: int) -> list[MicroBatches]:
 def _learners(
     subject: BenchSubject, peers: Sequence[str], steps: Sequence[MicroBatches], until: float
 ) -> tuple[list[TrainingContender], dict[str, str], float]:
-    """Those who take part, why others do not, and the seconds of a step of everybody."""
+    """The contenders, the reasons why others are left out, and the seconds of one step of all contenders together."""
     found, left_out = [ours(subject, steps)], {}
     cost = own = _pace(found[0])
     for name in peers:
@@ -96,13 +96,13 @@ def _pace(learner: TrainingContender) -> float:
 
 
 def _fitting(cost: float, most: int, rounds: int, until: float) -> int:
-    """How many batches leave time for some rounds."""
+    """The number of batches that leaves time for some rounds."""
     left = max(0.0, until - time.perf_counter())
     return max(1, min(most, int(left / (cost * (min(rounds, _ROUNDS) + 1)))))
 
 
 def product(side: int) -> Callable[[], float]:
-    """A product of two square matrices; the fastest of some. → floating point operations per second"""
+    """A product of two square matrices, repeated. → the floating point operations per second of the fastest"""
     left, right, out = (torch.randn(side, side) for _ in range(3))
     operations = 2 * side**3
 
@@ -168,12 +168,12 @@ def _result(
 
 
 def share(work: float, seconds: Sequence[float], peaks: Sequence[float]) -> Ratio:
-    """Of the peak, round by round: operations per second / those of the product."""
+    """The share of the peak, round by round: the model's operations per second / the matrix product's."""
     return ratio([work / each for each in seconds], peaks)
 
 
 def tables(section: dict[str, Any]) -> list[tuple[list[str], list[list[str]]]]:
-    """What is printed: heads and rows."""
+    """The printed tables: headings and rows."""
     head = ["who", "parameters", "ms per step", "target tokens/s", "TFLOP/s", "share of the peak"]
     rows = []
     for name, found in section["contenders"].items():
@@ -192,7 +192,7 @@ def notes(section: dict[str, Any]) -> list[str]:
     mode = "deterministic" if section["deterministic"] else "not deterministic"
     return [
         f"{batches}: {counts}",
-        f"peak: {peak}, in every round; the model's own products are counted with padding, and attention in full",
-        f"sixfold's step is that of `sixfold train`, {mode} as configured; the others' is not",
-        "ratios are of times; above 1, sixfold is faster",
+        f"peak: {peak}, measured in every round; the model's products are counted with padding, and attention in full",
+        f"sixfold's step is that of `sixfold train`, {mode} as configured; the others are not deterministic",
+        "ratios compare times; above 1, sixfold is faster",
     ]

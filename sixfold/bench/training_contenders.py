@@ -1,4 +1,4 @@
-"""The contenders of training.py: each makes a training step over the same batches, with the same optimiser."""
+"""The contenders of training.py: each makes training steps on the same batches with the same optimiser."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ Logits = Callable[[Batch], Tensor]  # (rows, length, words)
 
 class TrainingContender(NamedTuple):
     contender: Contender
-    same: str  # what it has in common with the model: "weights" or "sizes"
+    same: str  # "weights" or "sizes": those of the model that is measured
 
 
 class Replay:
-    """Batches that come again and again, in the place of a trainer's own."""
+    """Repeats the same batches, instead of a trainer's own."""
 
     def __init__(self, steps: Sequence[MicroBatches]):
         self.steps, self.padding, self.epoch, self._given = steps, 0.0, 0, 0
@@ -53,14 +53,14 @@ class Replay:
 
 
 def tokens(steps: Sequence[MicroBatches]) -> int:
-    """Target tokens that are scored."""
+    """The number of scored target tokens."""
     return sum(next(iter(batch.counts.values())) for step in steps for batch in step)
 
 
 def ours(subject: BenchSubject, steps: Sequence[MicroBatches]) -> TrainingContender:
-    """The step that `sixfold train` makes: loss, gradients, clipping, guard, optimiser; only the log is not written."""
+    """The step of `sixfold train`: loss, gradients, clipping, guard, optimiser; only the log is not written."""
     config = _unlogged(subject.config)
-    with tempfile.TemporaryDirectory(prefix="sixfold-bench-") as folder:  # nothing is written before a checkpoint is
+    with tempfile.TemporaryDirectory(prefix="sixfold-bench-") as folder:  # a trainer writes only at checkpoints
         processes = Processes()
         model = build_model(config, subject.prepared, processes)
         checkpoint.load_weights(model, subject.model.state_dict())
@@ -84,7 +84,7 @@ def _unlogged(config: Config) -> Config:
 
 @contextmanager
 def _deterministic(yes: bool) -> Iterator[None]:
-    """As `sixfold train` has it; the others have what torch does by itself."""
+    """Set determinism as `sixfold train` does; the other contenders use torch's default."""
     be_deterministic(yes)
     try:
         yield
@@ -93,7 +93,7 @@ def _deterministic(yes: bool) -> Iterator[None]:
 
 
 def peer(name: str, subject: BenchSubject, steps: Sequence[MicroBatches]) -> TrainingContender:
-    """A peer by name; a ValueError says why it can't take part."""
+    """A peer by name; a ValueError with the reason if it can't take part."""
     if reason := absence(name):
         raise ValueError(reason)
     if name == "ctranslate2":
@@ -107,9 +107,9 @@ def peer(name: str, subject: BenchSubject, steps: Sequence[MicroBatches]) -> Tra
 
 
 def _transformers(subject: BenchSubject, length: int) -> tuple[nn.Module, Logits, str]:
-    """Hugging Face's model with the same weights; if it has none like this, Marian with the same sizes."""
+    """Hugging Face's model with the same weights; if it lacks a part, Marian with the same sizes."""
     if not subject.model.reads_source:
-        raise ValueError(f"for a model of kind {subject.model.kind} none of its models is set beside ours")
+        raise ValueError(f"this section has no transformers model to compare with {subject.model.kind}")
     try:
         model, same = hugging_face(subject.model, length), "weights"
     except ValueError:
@@ -123,7 +123,7 @@ def _transformers(subject: BenchSubject, length: int) -> tuple[nn.Module, Logits
 
 
 def _x_transformers(subject: BenchSubject, length: int) -> tuple[nn.Module, Logits, str]:
-    """x-transformers of the same sizes; one table serves for words in and out."""
+    """x-transformers with the same sizes; input and output share one table."""
     sizes, writes = subject.model.sizes, subject.model.writes_text
     if subject.model.reads_source:
         encoder, decoder = x_pair(sizes, length)
@@ -134,7 +134,7 @@ def _x_transformers(subject: BenchSubject, length: int) -> tuple[nn.Module, Logi
 
         return nn.ModuleList([encoder, decoder]), translate, "sizes"
     if sizes.classes:
-        raise ValueError("it is not set beside a model that says classes")
+        raise ValueError("this section does not compare it with classifiers")
     stack = x_stack(sizes, "only" if writes else "reader", length, return_only_embed=True)
 
     def go_on(batch: Batch) -> Tensor:
@@ -146,13 +146,13 @@ def _x_transformers(subject: BenchSubject, length: int) -> tuple[nn.Module, Logi
 
 
 def _real(ids: Tensor) -> Tensor | None:
-    """A mask, where one is needed: without padding, attention is faster without."""
+    """A mask of the real tokens; None without padding, where attention is faster without a mask."""
     real = ids != PAD
     return None if bool(real.all()) else real
 
 
 class _Grouped(nn.Module):
-    """Somebody else's model as our optimisers want it: matrices decay, vectors and tables do not."""
+    """Another library's model with the parameter groups that our optimisers need: only matrices decay."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -169,14 +169,14 @@ class _Grouped(nn.Module):
         ]
 
     def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        """Those that learn."""
+        """The parameters that are trained."""
         return ((name, p) for name, p in super().named_parameters() if p.requires_grad)
 
 
 def _contender(
     name: str, model: nn.Module, logits: Logits, steps: Sequence[MicroBatches], training: Training
 ) -> Contender:
-    """What is timed: gradients of all micro-batches, clipping, the optimiser, and dropping the gradients."""
+    """The timed work: gradients of all micro-batches, clipping, the optimiser step, clearing the gradients."""
     model.train()
     grouped = _Grouped(model)
     optimizers = make_optimizers(grouped, training)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The verb `align`: where a model looks in the source while it writes."""
+"""The verb `align`: draws where a model looks in the source while it translates."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ def align(
     source: Annotated[str, typer.Argument(metavar="TEXT", help="The text to translate.")],
     target: Annotated[
         str | None,
-        typer.Option("--target", metavar="TEXT", help="Its translation [default: the one that the model finds]."),
+        typer.Option("--target", metavar="TEXT", help="Its translation [default: the model's own]."),
     ] = None,
     layer: Annotated[
         int | None,
         typer.Option("--layer", min=1, help="A decoder layer, from 1 [default: the one with the sharpest attention]."),
     ] = None,
     head: Annotated[
-        int | None, typer.Option("--head", min=1, help="One head of it, from 1 [default: the mean of its heads].")
+        int | None, typer.Option("--head", min=1, help="A head of that layer, from 1 [default: the mean of all heads].")
     ] = None,
-    width: Annotated[int, typer.Option("--width", min=20, help="Columns of the terminal that may be used.")] = 80,
+    width: Annotated[int, typer.Option("--width", min=20, help="Width of the drawing in columns.")] = 80,
     device: Device = "auto",
     imports: Import = None,
 ) -> None:
-    """Draw where the model looks in the source as it writes each piece of the translation."""
+    """Draw where a model looks in the source while it translates."""
     from sixfold.decoding.attention_picture import drawn
 
     translator = load_for([run], "translate", device, imports, {})

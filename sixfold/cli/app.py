@@ -1,4 +1,4 @@
-"""The command itself, and how it ends when something is wrong."""
+"""The command `sixfold`: it finds the verb, runs it, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from typer.core import TyperGroup
 import sixfold
 from sixfold.cli.streams import abandon_output, take_closed
 from sixfold.core.names import unknown
+from sixfold.core.threads import limit_spinning
 from sixfold.spec.moved import where_now
 from sixfold.terminal import printable
 
-VERBS = (  # in the order of the help; each is a file of this package
+VERBS = (  # in the order of `--help`; each is a module of this package
     "train",
     "info",
     "plot",
@@ -35,10 +36,10 @@ VERBS = (  # in the order of the help; each is a file of this package
     "count",
     "prepare",
 )
-# Verbs that ask a trained model. torch makes very many calls while it is imported, and CPython 3.11 maps and unmaps a
-# page of its stack for each call that crosses the page's end: deep inside a verb that cost a tenth of a second.
+# Verbs that use a trained model. Importing torch makes very many calls, and CPython 3.11 maps and unmaps a page of its
+# stack for each call that crosses the end of the page: imported deep inside a verb, torch took 0.1 s longer.
 _ASKING = ("translate", "generate", "classify", "align", "score")
-_NEAR = 0.8  # how alike a typo is to what was meant: `explore` and `export` are 0.77 alike
+_NEAR = 0.8  # least similarity of a typo and the verb that was meant; `explore` and `export` have 0.77
 
 
 class Verbs(TyperGroup):
@@ -62,12 +63,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-_LONGEST = 2000  # characters of a complaint
+_LONGEST = 2000  # characters of an error message
 _MEMORY = re.compile(r"allocate memory|out of memory|calculation overflowed|Invalid buffer size", re.IGNORECASE)
 
 
 def load_verbs(typed: str | None = None) -> None:
-    """Register the verb that was typed; if none was, or one that does not exist, all of them."""
+    """Register the verb that was typed, or all verbs if it is missing or unknown."""
     for verb in (typed,) if typed in VERBS else VERBS:
         importlib.import_module(f"sixfold.cli.{verb}")
 
@@ -75,11 +76,12 @@ def load_verbs(typed: str | None = None) -> None:
 def main() -> None:
     """Run the command line; a user's mistake ends in one line on stderr and exit code 2."""
     take_closed()
+    limit_spinning()
     try:
         typed = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
         load_verbs(typed)
         if typed in _ASKING and any(map(os.path.isdir, sys.argv[2:])) and "--help" not in sys.argv:
-            import torch  # noqa: F401  (here, where the stack is flat: see _ASKING)
+            import torch  # noqa: F401  (here, where the stack is shallow: see _ASKING)
         _run()
     except ValueError as error:
         _complain(str(error))
@@ -87,11 +89,11 @@ def main() -> None:
     except ImportError as error:
         if not (advice := where_now(error)):
             raise
-        _complain(f"{error}{advice}")  # by a user's part, when it is built
+        _complain(f"{error}{advice}")  # raised by a user's part when it is built
         sys.exit(2)
     except OSError as error:
         abandon_output()
-        if isinstance(error, BrokenPipeError):  # whoever read our output has enough
+        if isinstance(error, BrokenPipeError):  # the reader of our output has closed it
             sys.exit(0)
         said = f"{error.strerror}: {error.filename}" if error.filename else error.strerror or str(error)
         _complain("\n".join([said, *getattr(error, "__notes__", [])]))
@@ -108,27 +110,27 @@ def _run() -> None:
         app()
     except SystemExit as left:
         if not left.code:
-            sys.stdout.flush()  # or the exit code would say that all is well before the output is out
+            sys.stdout.flush()  # so that an error of writing still changes the exit code
         raise
 
 
 def _is_memory(error: Exception) -> bool:
-    """Whether memory ran out: torch, which is not imported here, says so by a RuntimeError."""
+    """Whether memory ran out. torch, which is not imported here, raises a RuntimeError for it."""
     return isinstance(error, MemoryError) or _MEMORY.search(str(error)) is not None
 
 
 def _complain_of_memory(error: Exception) -> None:
     asked = re.search(r"(?:allocate|of) ([\d.,]+ ?(?:bytes|[KMGT]i?B))", str(error))
     _complain(
-        f"there is not enough memory{f' ({asked[1]} were asked for at once)' if asked else ''}; use a smaller model or "
-        "vocabulary; to train, a smaller training.batch_tokens or a larger training.accumulate; to decode, a smaller "
-        "decoding.batch_tokens, beam_size, max_source or max_length"
+        f"out of memory{f' (a single allocation of {asked[1]} failed)' if asked else ''}: use a smaller model or "
+        "vocabulary; in training a smaller training.batch_tokens or a larger training.accumulate; in decoding a "
+        "smaller decoding.batch_tokens, beam_size, max_source or max_length"
     )
 
 
 def _complain(message: str) -> None:
     short = message if len(message) <= _LONGEST else f"{message[: _LONGEST // 2]} … {message[-_LONGEST // 2 :]}"
-    with suppress(OSError):  # of a standard error on a full disk; the exit code is all that is left
+    with suppress(OSError):  # if standard error can't be written to either, the exit code has to do
         typer.echo(f"sixfold: {printable(short)}", err=True)
 
 
@@ -141,7 +143,7 @@ def version(wanted: bool) -> None:
 @app.callback()
 def options(
     _version: Annotated[
-        bool, typer.Option("--version", callback=version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass

@@ -1,4 +1,4 @@
-"""The verb `bench`: what this machine does with a run or a recipe."""
+"""The verb `bench`: measures speed and memory of a run or a recipe on this machine."""
 
 from __future__ import annotations
 
@@ -24,24 +24,31 @@ if TYPE_CHECKING:
 
 
 What = Annotated[
-    str, typer.Argument(metavar="[RUN or RECIPE]", help="A run's directory, or a recipe: its name, or a YAML file.")
+    str, typer.Argument(metavar="[RUN or RECIPE]", help="Directory of a run, name of a recipe, or a YAML file.")
 ]
-Only = Annotated[str, typer.Option("--only", metavar="NAMES", help="Of training, decoding, length.")]
-Seconds = Annotated[float, typer.Option("--seconds", help="About how long all sections together may take.")]
-Rounds = Annotated[int, typer.Option("--rounds", help="At most so many rounds, in each of which all run.")]
-Threads = Annotated[int | None, typer.Option("--threads", help="Of PyTorch [default: OMP_NUM_THREADS, or all cores]")]
-Steps = Annotated[int, typer.Option("--steps", help="training: batches of a timing.")]
-Sentences = Annotated[int, typer.Option("--sentences", help="decoding: at most so many.")]
+Only = Annotated[str, typer.Option("--only", metavar="NAMES", help="Sections: training, decoding, length.")]
+Seconds = Annotated[float, typer.Option("--seconds", help="About how many seconds all sections may take together.")]
+Rounds = Annotated[int, typer.Option("--rounds", help="Most rounds; in each round every library is timed once.")]
+Threads = Annotated[
+    int | None, typer.Option("--threads", help="Threads of each library [default: OMP_NUM_THREADS, or all cores]")
+]
+Steps = Annotated[int, typer.Option("--steps", help="training: optimiser steps of one timing.")]
+Sentences = Annotated[int, typer.Option("--sentences", help="decoding: most sentences.")]
 TextFile = Annotated[
-    Path | None, typer.Option("--file", metavar="FILE", help="decoding: sentences [default: the run's test text]")
+    Path | None,
+    typer.Option("--file", metavar="FILE", help="decoding: sentences, one per line [default: the run's test text]"),
 ]
-Beams = Annotated[str, typer.Option("--beams", metavar="NUMBERS", help="decoding: beam sizes; 1: greedy.")]
-Ways = Annotated[str, typer.Option("--ways", metavar="NAMES", help="decoding: sentences by the batch, or each alone.")]
-Precisions = Annotated[str, typer.Option("--precisions", metavar="NAMES", help="decoding: of float32, int8.")]
+Beams = Annotated[str, typer.Option("--beams", metavar="NUMBERS", help="decoding: beam sizes; 1: greedy search.")]
+Ways = Annotated[
+    str,
+    typer.Option("--ways", metavar="NAMES", help="decoding: batch (many sentences at once), alone (one at a time)."),
+]
+Precisions = Annotated[str, typer.Option("--precisions", metavar="NAMES", help="decoding: float32, int8.")]
 Peers = Annotated[
-    str, typer.Option("--peers", metavar="NAMES", help="all (that are installed), none, or names of libraries.")
+    str,
+    typer.Option("--peers", metavar="NAMES", help="Libraries to compare with: all that are installed, none, or names."),
 ]
-JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write everything to a file.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all measurements to a JSON file.")]
 
 
 @app.command(cls=Sectioned)
@@ -65,15 +72,16 @@ def bench(
     *,
     settings: dict[str, Any],
 ) -> None:
-    """Measure what this machine does with a run or a recipe, beside other libraries on the same weights or sizes.
+    """Measure speed and memory, beside other libraries.
 
     \b
     sixfold bench runs/mine --json mine.json
     sixfold bench transformer-base --only training --model.d_model 256 --model.heads 4
     sixfold bench runs/mine --only decoding --beams 4 --peers ctranslate2
 
-    training: target tokens per second, and the share of the matrix-product peak; decoding: greedy and beam, in batches
-    and one at a time, float32 and int8; length: growth of time and memory from 256 to 8,192 tokens.
+    training: target tokens per second, and operations per second as a share of the machine's fastest matrix product.
+    decoding: greedy and beam search, in batches and one at a time, float32 and int8. length: time and memory for texts
+    of 256 to 8,192 tokens. Other libraries have the same weights or sizes.
     """
     from sixfold.bench import options
 
@@ -103,13 +111,13 @@ def bench(
         tell("", done=False)
         try:
             _report(report)
-        finally:  # neither is lost for the other's sake
+        finally:  # the file is written even if printing fails
             if out is not None:
                 write_text(out, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
 
 
 def _progress(news: str) -> None:
-    """On a terminal the newest line only; elsewhere all lines, so that a pipe shows that it goes on."""
+    """Show progress: on a terminal the newest message only, in a pipe all of them."""
     tell(news, done=not sys.stderr.isatty())
 
 
@@ -119,7 +127,7 @@ def _lines(file: Path | None, out: Path | None) -> list[str]:
 
 
 def _check_place(out: Path | None) -> None:
-    """What can't be written to is better known before minutes of measuring than after."""
+    """Raise a ValueError if --json can't be written, before minutes of measuring."""
     if out is None:
         return
     folder = out.absolute().parent
@@ -128,7 +136,7 @@ def _check_place(out: Path | None) -> None:
     if not folder.is_dir():
         raise ValueError(f"there is no directory {str(folder)!r} to write {out.name} to")
     if not os.access(folder, os.W_OK):
-        raise ValueError(f"nothing can be written to {str(folder)!r}; give another --json")
+        raise ValueError(f"directory {str(folder)!r} is not writable; give another --json")
 
 
 def _report(report: dict[str, Any]) -> None:

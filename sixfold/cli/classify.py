@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 def classify(
     run: RunArgument,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="The texts, line by line, also .gz [default: standard input]")
+        Path | None,
+        typer.Argument(metavar="FILE", help="Texts, one per line; may be gzipped [default: standard input]"),
     ] = None,
     out: Out = None,
     form: FormatOption = "text",
@@ -45,14 +46,14 @@ def classify(
     *,
     settings: dict[str, Any],
 ) -> None:
-    """Say which label each line of text has.
+    """Predict the label of each line of text.
 
-    Line in, line out, in order: sixfold classify runs/reviews < in.txt > out.tsv. A line out is a label and its
-    probability, with a tab between them; that of an empty line is empty. --format jsonl has the probability of every
-    label. With a terminal and no FILE it is a prompt.
+    One line of output for each line of input, in order: sixfold classify runs/reviews < in.txt > out.tsv. It is the
+    likeliest label and its probability, with a tab between; an empty line stays empty. --format jsonl gives the
+    probability of every label. On a terminal, without FILE, it asks for lines.
     """
     with ending_well():
-        need_file(file, f"a text is given as: echo {shlex.quote(str(file))} | sixfold classify {run}")
+        need_file(file, f"give a text as: echo {shlex.quote(str(file))} | sixfold classify {run}")
         check_files(out, file)
         classifier = load_for([run], "classify", device, imports, settings)
         if file is None and sys.stdin.isatty():
@@ -64,10 +65,10 @@ def classify(
 def classify_lines(
     classifier: Classifier, texts: Iterable[str | None], out: Path | None, form: Format, window: int
 ) -> None:
-    """Write the label of each text to a file, or to standard output; None where no more texts come at the moment."""
+    """Write the label of each text to a file or to standard output. A text is None while no input has arrived."""
     lines = Lines(texts)
     found = classifier.stream(lines, wait=lines.wait, window=window)
-    with Output(out) as output:  # which is emptied only now that nothing is wrong with the options
+    with Output(out) as output:  # empties the file, so only after the options were checked
 
         def write(_: int, line: Line, answer: Classification) -> None:
             output.write(*_columns(line.text, answer, form))
@@ -76,14 +77,14 @@ def classify_lines(
 
 
 def _columns(text: str, found: Classification, form: Format) -> list[str]:
-    """What is written of a text, with tabs between."""
+    """The columns of a text's line."""
     if form == "jsonl":
         return [json_line(record(text, found))]
     return [one_line(found.label), f"{found.probability:.4f}"] if found.label else [""]
 
 
 def record(text: str, found: Classification) -> dict[str, Any]:
-    """What --format jsonl says of a text; docs/classification.md explains it."""
+    """The object that --format jsonl writes for a text; docs/classification.md explains its fields."""
     return {
         "text": text,
         "label": found.label,

@@ -1,4 +1,4 @@
-"""The verb `count`: how large a model is."""
+"""The verb `count`: counts a model's parameters and multiply-accumulates."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 @app.command(cls=Sectioned)
 @configured("data.vocabulary", "model")
 def count(
-    recipe: Annotated[str | None, typer.Argument(help="A recipe: its name, or a YAML file.")] = None,
+    recipe: Annotated[str | None, typer.Argument(help="Name of a recipe, or a YAML file.")] = None,
     modify: Modify = None,
     imports: Import = None,
     source_length: Annotated[int, typer.Option(min=1, max=1_000_000, help="Source tokens of the forward pass.")] = 32,
     target_length: Annotated[int, typer.Option(min=1, max=1_000_000, help="Target tokens of the forward pass.")] = 32,
     study: Annotated[
-        bool, typer.Option("--study", help="Count all rows of the modification study, beside what it published.")
+        bool, typer.Option("--study", help="Count all rows of the modification study, beside its published numbers.")
     ] = False,
     as_json: AsJson = False,
     *,
@@ -34,9 +34,9 @@ def count(
 ) -> None:
     """Count a model's parameters and multiply-accumulates.
 
-    Both are given in total and by part, the latter for one forward pass.
+    Both are given for each part and in total; multiply-accumulates are those of one forward pass.
 
-    Nothing is allocated, so any size can be counted:
+    No weights are allocated, so a model of any size can be counted:
     sixfold count transformer-base --modify rotary --model.d_model 1024 --model.heads 16
     """
     from sixfold.models.build import build
@@ -64,12 +64,13 @@ def count(
     rows.add_row("total", f"{counted.parameters:,}", f"{counted.operations:,}")
     console().print(rows)
     typer.echo(
-        f"one forward pass of {source_length} source and {target_length} target tokens; look-ups are not products"
+        f"for one forward pass of {source_length} source and {target_length} target tokens; looking up an embedding "
+        "counts as 0"
     )
 
 
 def _shown(counting: Iterator[Counted], rows: int) -> Iterator[Counted]:
-    """Progress on standard error: a bar on a terminal, else a line now and then."""
+    """Show progress on standard error: a bar on a terminal, else a line for every 13 rows."""
     if sys.stderr.isatty():
         with typer.progressbar(counting, length=rows, file=sys.stderr, label="counting") as bar:
             yield from bar
@@ -88,7 +89,7 @@ def _count_study(as_json: bool) -> None:
     if as_json:
         print_json([vars(row) for row in counted])
         return
-    columns = ("row", "parameters", "published", "operations", "as the study", "published", "difference")
+    columns = ("row", "parameters", "published", "operations", "the study's way", "published", "difference")
     rows = table(*columns, right=(1, 2, 3, 4, 5, 6))
     for row in counted:
         off = row.operations_study / row.published_operations - 1

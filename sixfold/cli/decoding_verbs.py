@@ -1,4 +1,4 @@
-"""What `translate`, `generate` and `classify` share: loading a run, lines beside each other, writing outputs."""
+"""Shared by `translate`, `generate` and `classify`: loading a run, reading lines, writing outputs."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from sixfold.decoding.trace import TracedCandidate
     from sixfold.text.tokenizer import Tokenizer
 
-_WORTH_A_WORKER = 1 << 17  # bytes of text, without being asked
-_MOST_WORKERS = 8  # without being asked: each needs memory of its own
+_WORTH_A_WORKER = 1 << 17  # bytes of text for each worker process, unless --workers is given
+_MOST_WORKERS = 8  # unless --workers is given: each process needs memory of its own
 
 Format = Literal["text", "jsonl"]
 With = Annotated[
     list[Path] | None,
-    typer.Option("--with", metavar="RUN", help="One more run, for an ensemble; may be given often."),
+    typer.Option("--with", metavar="RUN", help="Another run, to decode as an ensemble; may be given several times."),
 ]
-FormatOption = Annotated[Format, typer.Option("--format", help="Text, or a JSON object for each line.")]
-Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write here, in place of standard output.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="text, or jsonl: a JSON object for each line.")]
+Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Output file [default: standard output]")]
 TraceOption = Annotated[
-    bool, typer.Option("--trace", help="With --format jsonl: the candidates of every step, kept and cut.")
+    bool, typer.Option("--trace", help="With --format jsonl: list the candidates of every step, kept and cut.")
 ]
 Workers = Annotated[
     int | None,
@@ -39,17 +39,18 @@ Workers = Annotated[
         "--workers",
         min=0,
         max=256,
-        help="Processes that share the work; 0: this one "
-        "[default: for a file of over 256 kB on a CPU one for each thread: OMP_NUM_THREADS, or all cores]",
+        help="Number of worker processes; 0: decode in this process "
+        "[default: 0, or for files over 256 kB on a CPU OMP_NUM_THREADS or the number of cores, at most 8]",
     ),
 ]
 Window = Annotated[
-    int, typer.Option("--window", min=1, max=1_000_000, help="How many lines are sorted by length together.")
+    int,
+    typer.Option("--window", min=1, max=1_000_000, help="Number of lines that are read ahead and sorted by length."),
 ]
 
 
 def load_for(runs: list[Path], verb: str, device: str, imports: list[Path] | None, settings: dict[str, Any]) -> Any:
-    """What `sixfold.load` gives, if it is for this verb."""
+    """Load a run with `sixfold.load`; a ValueError if it is for another verb."""
     from sixfold.api.load import load
 
     loaded = load(runs, device=device, imports=imports or [], settings=settings)
@@ -59,13 +60,13 @@ def load_for(runs: list[Path], verb: str, device: str, imports: list[Path] | Non
 
 
 def need_file(file: Path | None, if_text: str) -> None:
-    """Say what to do with a text in the place of FILE."""
+    """Raise a ValueError if there is no such file, with a hint in case a text was given in its place."""
     if file is not None and str(file) != "-" and not os.path.lexists(file):
         raise ValueError(f"there is no file {str(file)!r}; {if_text}")
 
 
 def worker_count(asked: int | None, file: Path | None, loaded: Any) -> int:
-    """How many processes share the work: each takes a while to start, which pays where there is much to do."""
+    """The number of worker processes. They take seconds to start, which pays for large files only."""
     if asked is not None:
         return asked
     if file is None or not file.is_file() or next(loaded.model.parameters()).device.type != "cpu":
@@ -75,15 +76,15 @@ def worker_count(asked: int | None, file: Path | None, loaded: Any) -> int:
 
 
 def tracing(trace: bool, form: Format, workers: int | None) -> int | None:
-    """The number of workers that was asked for; with a trace, this process does the work unless told otherwise."""
+    """The value of --workers; with --trace, 0 if it is not given. Raises a ValueError if --trace lacks jsonl."""
     if trace and form != "jsonl":
-        raise ValueError("--trace needs --format jsonl, which has a place for it")
+        raise ValueError("--trace needs --format jsonl")
     return 0 if trace and workers is None else workers
 
 
 @dataclass
 class Lines:
-    """The lines that are read, each remembered until its output is there."""
+    """The lines that are read; each is kept until its output is written."""
 
     texts: Iterable[str | None]
     terms: Path | None = None
@@ -92,7 +93,7 @@ class Lines:
 
     @property
     def wait(self) -> Callable[[], None] | None:
-        """Waits for the next text, where texts come from somebody who may be waiting, too."""
+        """Blocks until the next text arrives; None for a file, where no text has to be waited for."""
         return self.texts.wait if isinstance(self.texts, StandardInput) else None
 
     def __iter__(self) -> Iterator[Line | None]:
@@ -123,15 +124,15 @@ def _has_more(lines: Iterator[str]) -> bool:
 
 
 class Answer(Protocol):
-    """What a line is answered by: a translation, or a label."""
+    """The output for a line: a translation, or a label."""
 
     @property
     def tokens(self) -> Sequence[int]:
-        """What was written, or read."""
+        """The tokens written, or for a label those read."""
 
     @property
     def note(self) -> str:
-        """What a person should know."""
+        """A warning about this output; empty if there is none."""
 
 
 AnyAnswer = TypeVar("AnyAnswer", bound=Answer)
@@ -141,7 +142,7 @@ Write = Callable[[int, "Line", "Translation"], None]
 def write_all(
     outputs: Iterator[AnyAnswer], lines: Lines, write: Callable[[int, Line, AnyAnswer], None], progress: ProgressLine
 ) -> None:
-    """Write each output as soon as it is there; tell how it went, however it ended."""
+    """Write each output as soon as it is finished; print the number of lines and the time, also after an error."""
     try:
         for number, output in enumerate(outputs, 1):
             write(number, lines.unanswered.popleft(), output)
@@ -159,7 +160,7 @@ def write_all(
 
 def ask_for_lines(what: str, answer: Callable[[str], None]) -> None:
     """On a terminal: ask for lines until Ctrl-D."""
-    import readline  # noqa: F401  (so that lines can be edited, and those before come back)
+    import readline  # noqa: F401  (lines can then be edited, and earlier ones recalled)
 
     typer.echo(f"{what}; Ctrl-D to leave.", err=True)
     shown = "> " if sys.stdout.isatty() else ""
@@ -181,7 +182,7 @@ def ask_for_lines(what: str, answer: Callable[[str], None]) -> None:
 def record(
     found: Translation, line: Line, tokenizer: Tokenizer, read: str = "source", *, several: bool = False
 ) -> dict[str, Any]:
-    """What --format jsonl says of a line; docs/decoding.md explains it."""
+    """The object that --format jsonl writes for a line; docs/decoding.md explains its fields."""
     about: dict[str, Any] = {read: line.text, **_output(found, tokenizer)}
     if found.alignment is not None:
         about["source_tokens"] = found.alignment.source

@@ -1,4 +1,4 @@
-"""The verb `export`: a run as other programs read it."""
+"""The verb `export`: writes a run in a format of another program."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 @app.command()
 def export(
     run: RunArgument,
-    to: Annotated[Literal["ctranslate2", "safetensors", "torch"], typer.Option("--to", help="For whom.")],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A directory, which must be new.")],
+    to: Annotated[Literal["ctranslate2", "safetensors", "torch"], typer.Option("--to", help="Format.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory to write; must not exist yet.")],
     quantization: Annotated[
         str | None,
         typer.Option("--quantization", metavar="NAME", help="ctranslate2 only: int8, float16 … [default: float32]"),
@@ -31,24 +31,27 @@ def export(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
     sample: Annotated[
         Path | None,
-        typer.Option("--sample", metavar="FILE", help="What both engines write [default: the run's own text]"),
+        typer.Option(
+            "--sample", metavar="FILE", help="Texts to compare on, one per line [default: the run's own text]"
+        ),
     ] = None,
     lines: Annotated[
-        int, typer.Option("--lines", min=0, max=1_000_000, help="And how many lines of it; 0: none.")
+        int, typer.Option("--lines", min=0, max=1_000_000, help="Number of lines to compare on; 0: do not compare.")
     ] = 100,
     imports: Import = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a run for other programs.
+    """Write a run in a format of another program.
 
     \b
     sixfold export runs/mine --to ctranslate2 --out mine-ct2 --quantization int8
-    sixfold export runs/mine --to safetensors --out weights       weights and JSON, nothing else
+    sixfold export runs/mine --to safetensors --out weights       weights and JSON only
     sixfold export runs/mine --to torch --out programs            programs of torch.export
 
-    Both engines then write a sample, and what is reported is how far they agree; without quantization they have to.
-    A model that can't be expressed there is refused by name. The directory has a README with a program that decodes
-    with the run's settings (beam, length limits, …); settings that it can't have are named.
+    Before it is written, sixfold and the exported model decode a sample, and the differences are reported; without
+    quantization they must agree. If the format can't express the model, an error names the part. The directory has a
+    README with a program that decodes with the run's settings (beam size, length limits, …), and a list of settings
+    that the program lacks.
     """
     from sixfold.foreign.export import export as write
 
@@ -79,23 +82,23 @@ def _report(done: Exported) -> None:
             rows.add_row(Text(name), Text(value))
         console().print(rows)
     for sentence in done.not_carried:
-        typer.echo(printable(f"not carried: {sentence}"))
+        typer.echo(printable(f"not carried over: {sentence}"))
 
 
 def _compared(found: Agreement) -> Iterator[tuple[str, str]]:
-    """The engine beside the model, then the README's program beside the run."""
-    yield "texts, written greedily", f"{found.texts:,}"
-    yield "the same, token by token", f"{found.same:,} ({found.share:.1%})"
+    """Rows: the exported model compared with the original, then the README's program with the run."""
+    yield "texts, decoded greedily", f"{found.texts:,}"
+    yield "identical, token by token", f"{found.same:,} ({found.share:.1%})"
     if found.same < found.texts:
-        yield "log p by which the first other word is less likely, at most", f"{found.gap:.2g}"
-    yield "difference in log p of a token, at most", f"{found.log_prob:.2g}"
+        yield "most log p lost at the first different token", f"{found.gap:.2g}"
+    yield "largest difference in log p of a token", f"{found.log_prob:.2g}"
     used = found.as_used
     if used is None:
         return
-    how = "with its settings but no sampling" if used.drawn else "with the run's settings"
-    yield f"texts, written by the README's program {how}", f"{found.texts:,}"
-    yield "the same text as by the run", f"{used.same:,} ({used.same / found.texts:.1%})"
+    how = "with the run's settings except sampling" if used.drawn else "with the run's settings"
+    yield f"texts, decoded by the README's program {how}", f"{found.texts:,}"
+    yield "identical to the run's text", f"{used.same:,} ({used.same / found.texts:.1%})"
     if used.cut:
-        yield "of those that reach the length limit, the same", f"{used.cut_same:,} of {used.cut:,}"
+        yield "identical among those that reach the length limit", f"{used.cut_same:,} of {used.cut:,}"
     if used.searched:
-        yield "of those where beam and greedy search differ, the same", f"{used.searched_same:,} of {used.searched:,}"
+        yield "identical where beam and greedy search differ", f"{used.searched_same:,} of {used.searched:,}"

@@ -1,4 +1,4 @@
-"""The verb `generate`: a language model goes on with a text."""
+"""The verb `generate`: a language model continues a text."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 def generate(
     run: RunArgument,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="Prompts, line by line [default: standard input]")
+        Path | None, typer.Argument(metavar="FILE", help="Prompts, one per line [default: standard input]")
     ] = None,
     prompt: Annotated[
-        str | None, typer.Option("--prompt", metavar="TEXT", help="What to go on with; may be empty.")
+        str | None, typer.Option("--prompt", metavar="TEXT", help="The text to continue; may be empty.")
     ] = None,
     members: With = None,
     out: Out = None,
@@ -57,16 +57,17 @@ def generate(
     *,
     settings: dict[str, Any],
 ) -> None:
-    """Go on with a text, by a language model.
+    """Continue a text with a language model.
 
-    It draws words by their probability; --sample false takes the likeliest. One prompt is answered as it is written,
-    the prompt first. Several outputs are set apart by a line of dashes; for programs there is --format jsonl.
+    Words are drawn by their probability; with --sample false the likeliest is taken. The output for a single prompt
+    appears word by word, after the prompt. Several outputs are separated by a line of dashes; programs should use
+    --format jsonl.
     """
     with ending_well():
         if prompt is not None and file is not None:
             raise ValueError("give --prompt or FILE, not both")
-        not_with("--prompt, which is one text", {"--workers"} if prompt is not None and workers else set())
-        need_file(file, f"a prompt is given as --prompt {shlex.quote(str(file))}")
+        not_with("--prompt, which is a single text", {"--workers"} if prompt is not None and workers else set())
+        need_file(file, f"give a prompt as --prompt {shlex.quote(str(file))}")
         check_files(out, file)
         workers = tracing(trace, form, workers)
         writer = load_for([run, *(members or [])], "generate", device, imports, settings)
@@ -85,7 +86,7 @@ def generate(
 
 
 def _text_writer(output: Output, form: Format, n_best: int, tokenizer: Tokenizer) -> Write:
-    """Texts, each of which may have many lines: set apart by a line of dashes."""
+    """Writes texts, which may have several lines, with a line of dashes between them."""
     if form == "jsonl":
         several = n_best > 1
         return lambda _, line, found: output.write(json_line(record(found, line, tokenizer, "prompt", several=several)))
@@ -100,7 +101,7 @@ def _text_writer(output: Output, form: Format, n_best: int, tokenizer: Tokenizer
 
 
 def _stream(writer: Generator, prompt: str, output: Output) -> None:
-    """One text as it is written, the prompt first."""
+    """Write the prompt, then its continuation word by word."""
     output.write(prompt, end="")
     note, last = "", prompt
     try:

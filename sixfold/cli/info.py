@@ -1,4 +1,4 @@
-"""The verb `info`: what a run is."""
+"""The verb `info`: describes a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sixfold.terminal import console
 
 @app.command()
 def info(run: RunOrModel, imports: Import = None, as_json: AsJson = False) -> None:
-    """Say what a run is: architecture, sizes, data, progress, best score."""
+    """Describe a run: sizes, data, progress, best score."""
     from sixfold.api.describe import describe_run, table_of
     from sixfold.runs.run import Run
 

@@ -1,4 +1,4 @@
-"""Lines in and lines out: how verbs read them, write them, and tell how far they are."""
+"""Lines in and lines out: reads lines, writes outputs, and shows progress."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sixfold.text import lines
 from sixfold.text.file_kinds import refuse_bytes, refuse_records
 
 _STDIN = "standard input"
-_CHUNK = 1 << 16  # bytes of it that are read at once
+_CHUNK = 1 << 16  # bytes of standard input read at once
 _ROUND = 6  # decimals of numbers in JSONL
 
 
@@ -38,14 +38,14 @@ def read_lines(path: Path | None) -> Iterator[str]:
 
 
 def arriving_lines(path: Path | None) -> Iterable[str | None]:
-    """The same, but None where none comes at the moment."""
+    """The same lines, with None in between while standard input has no line ready."""
     if path is None or str(path) == "-":
         return StandardInput()
     return (line.removesuffix("\n") for line in lines.read_lines(path))
 
 
 def read_beside(path: Path, what: str) -> Iterator[str]:
-    """The lines of a file that goes along with the input, line by line; when there are too few, it says so."""
+    """The lines of a file that has a line for each line of the input; a ValueError if it has too few."""
     number = 0
     for line in read_lines(path):
         number += 1
@@ -54,12 +54,12 @@ def read_beside(path: Path, what: str) -> Iterator[str]:
 
 
 class StandardInput:
-    """Its lines as they come, without waiting: None where there is none at the moment."""
+    """The lines of standard input as they arrive, without blocking: None while none is ready."""
 
     def __init__(self) -> None:
         try:
             self._descriptor: int | None = sys.stdin.fileno()
-        except (OSError, AttributeError, io.UnsupportedOperation):  # somebody put something else in its place
+        except (OSError, AttributeError, io.UnsupportedOperation):  # sys.stdin was replaced by another object
             self._descriptor = None
 
     def __iter__(self) -> Iterator[str | None]:
@@ -75,7 +75,7 @@ class StandardInput:
             yield lines.decode_line(raw, number, _STDIN)
 
     def wait(self) -> None:
-        """Until something has come, or the input has ended."""
+        """Block until input has arrived, or has ended."""
         self._has_come(None)
 
     def _has_come(self, seconds: float | None) -> bool:
@@ -110,9 +110,9 @@ def _read(descriptor: int) -> bytes:
 
 
 class Output:
-    """A file, or standard output. Each text is out before the next is begun, so that what is finished stays."""
+    """A file, or standard output. It is flushed after each text, so that an interruption loses no finished text."""
 
-    _path = Path(OUTPUT)  # which errors name
+    _path = Path(OUTPUT)  # named by errors
 
     def __init__(self, path: Path | None = None):
         self.terminal = path is None and sys.stdout.isatty()
@@ -131,7 +131,7 @@ class Output:
             self._own.close()
 
     def write(self, *fields: str, end: str = "\n") -> None:
-        """Texts with tabs between; only in the texts themselves are control characters shown as escapes."""
+        """Write texts with tabs between them. On a terminal, control characters inside the texts become escapes."""
         texts = map(shown, fields) if self.terminal else fields
         with naming(self._path):
             self._stream.write(("\t".join(texts) + end).encode())
@@ -139,7 +139,7 @@ class Output:
 
 
 class ProgressLine:
-    """How many lines are done, on standard error: as it goes if that is a terminal, and in the end in any case."""
+    """Counts finished lines on standard error: continuously on a terminal, and always at the end."""
 
     def __init__(self, unit: str = "lines", show: bool = True):
         self.unit, self.done, self.tokens = unit, 0, 0
@@ -160,7 +160,7 @@ class ProgressLine:
         return f"{self.done:,} {unit} in {seconds:,.1f} s ({pace})"
 
     def say(self, message: str) -> None:
-        """A message between the lines."""
+        """Print a message on a line of its own."""
         if self._live:
             sys.stderr.write("\r\x1b[K")
         typer.echo(printable(message), err=True)
@@ -170,7 +170,7 @@ class ProgressLine:
 
 
 def tell(news: str, done: bool = False) -> None:
-    """On a terminal what is being done makes way for how it ended; elsewhere only how it ended is told."""
+    """Show progress. A terminal shows each message in place of the one before, a pipe only those with `done`."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{printable(news)}" + ("\n" if done else ""))
         sys.stderr.flush()
@@ -180,7 +180,7 @@ def tell(news: str, done: bool = False) -> None:
 
 @contextmanager
 def ending_well() -> Iterator[None]:
-    """Ctrl-C and a reader that has enough are ways to end, and no mistakes."""
+    """End without a traceback after Ctrl-C (exit code 130), or when the reader of the output closes it (0)."""
     try:
         yield
     except KeyboardInterrupt:
@@ -191,27 +191,27 @@ def ending_well() -> Iterator[None]:
 
 
 def check_files(out: Path | None, *texts: Path | None, terms: Path | None = None) -> None:
-    """Raise a ValueError if a file of texts is not there, or is none, or the output would take its place."""
+    """Raise a ValueError if a file of texts is missing, is a directory, has columns, or is also the output."""
     for path in (*texts, terms):
         if path is None or str(path) == "-":
             continue
         if path.is_dir():
-            raise ValueError(f"{str(path)!r} is a directory, and a file of texts is read here")
+            raise ValueError(f"{str(path)!r} is a directory; give a file of texts")
         if not path.exists():
             raise ValueError(f"there is no file {str(path)!r}")
-        if path is not terms:  # which has tabs between
+        if path is not terms:  # terms are separated by tabs
             refuse_records(path)
         if out is not None and out.exists() and out.samefile(path):
-            raise ValueError(f"--out {out} is what is to be read: give another file")
+            raise ValueError(f"--out {out} is also the input; give another file")
 
 
 def one_line(text: str) -> str:
-    """A text without ends of lines, for where a line stands for a line."""
+    """A text with spaces in place of line ends, for output with one line per text."""
     return text.replace("\n", " ")
 
 
 def json_line(record: dict[str, Any]) -> str:
-    """JSON that is one line to whoever reads it, also where U+2028 and its like are taken for ends of lines."""
+    """JSON on one line, also for readers that take U+2028, U+2029 or U+0085 for the end of a line."""
     text = json.dumps(_rounded(record), ensure_ascii=False)
     return text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029").replace("\x85", "\\u0085")
 

@@ -1,4 +1,4 @@
-"""The verb `list`: the modifications, the tasks and the recipes that there are."""
+"""The verb `list`: shows the modifications, the tasks, or the recipes."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 @app.command("list")
 def list_modifications(
-    name: Annotated[str | None, typer.Argument(help="One modification, to read its page.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A modification, to show its page.")] = None,
     tasks: Annotated[
-        bool, typer.Option("--tasks", help="List what models can be trained for, with the options.")
+        bool, typer.Option("--tasks", help="List the tasks that models can be trained for, with their options.")
     ] = False,
     recipes: Annotated[
-        bool, typer.Option("--recipes", help="List the configurations that come with sixfold; `show` prints one.")
+        bool, typer.Option("--recipes", help="List the recipes that come with sixfold; `sixfold show` prints one.")
     ] = False,
     imports: Import = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the modifications; with NAME, show its page."""
+    """List the modifications, or show the page of one."""
     import_parts(imports)
     if tasks or recipes:
         others = {"NAME": name, "--recipes": tasks and recipes}
@@ -52,7 +52,7 @@ def list_modifications(
 
 
 def _known(name: str | None, registered: bool) -> dict[str, Entry]:
-    """What the index knows; what is registered, if that is asked for or the index does not know a name."""
+    """The modifications of the index, which needs no torch; those of the registry, if the index can't answer."""
     from sixfold.modifications._index import entries
 
     known = None if registered else entries()

@@ -1,4 +1,4 @@
-"""Options that several verbs have, and those that every key of the configuration is."""
+"""Options that several verbs share, and options generated from the keys of the configuration."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Import = Annotated[
 ]
 Modify = Annotated[
     list[str] | None,
-    typer.Option("--modify", metavar="NAME[:key=value,…]", help="Add a modification; may be given often."),
+    typer.Option("--modify", metavar="NAME[:key=value,…]", help="Add a modification; may be given several times."),
 ]
 TaskOption = Annotated[
     str | None,
@@ -35,19 +35,19 @@ TaskOption = Annotated[
         "--task",
         metavar="NAME[:key=value,…]",
         help="What the model is trained for: translation, language_model, masked_words or classification; "
-        "`sixfold list --tasks` shows their options [default: by model.kind]",
+        "`sixfold list --tasks` shows their options [default: chosen by model.kind]",
     ),
 ]
 Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
-_NO_BRACES = str.maketrans("", "", "{}")  # which typer sets around what must be given
-_FOR_MORE = {  # what an argument too many was probably meant for
-    "train": "text is given as --data.train {0}",
-    "generate": "a prompt is given as --prompt TEXT, in quotes if it has spaces",
-    "translate": "one FILE is read at a time; cat joins several",
-    "classify": "a text is given as: echo {0} | sixfold classify RUN",
+_NO_BRACES = str.maketrans("", "", "{}")  # typer sets braces around required arguments
+_FOR_MORE = {  # hints for an argument too many
+    "train": "give training text as --data.train {0}",
+    "generate": "give a prompt as --prompt TEXT, in quotes if it has spaces",
+    "translate": "give one FILE at a time (cat joins several)",
+    "classify": "give a text as: echo {0} | sixfold classify RUN",
 }
 
 
@@ -55,13 +55,13 @@ class Sectioned(TyperCommand):
     """A verb whose help shows the keys of the configuration by section."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ctx.allow_extra_args = True  # to be refused here, in a sentence
+        ctx.allow_extra_args = True  # refused below, with a hint
         more = super().parse_args(ctx, args)
         if more:
             takes = " ".join(self.collect_usage_pieces(ctx)[1:]).translate(_NO_BRACES) or "no argument"
             hint = _FOR_MORE.get(ctx.info_name, "").format(shlex.quote(more[0]))
             raise ValueError(
-                f"`sixfold {ctx.info_name}` takes {takes}, and {more[0]!r} is too many{hint and '; '}{hint}"
+                f"`sixfold {ctx.info_name}` takes {takes}, but {more[0]!r} was given, too{hint and '; '}{hint}"
             )
         return more
 
@@ -78,9 +78,10 @@ class Sectioned(TyperCommand):
 
 
 def configured(*wanted: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a verb an option for every key of these sections (or keys); it receives those set as `settings`.
+    """Give a verb an option for every key of these sections, or for these keys; without any, for all keys.
 
-    Where all are of one section, they have short names as well: --beam_size for --decoding.beam_size.
+    The verb receives the options that were set as `settings`. If all keys are of one section, they have short names as
+    well: --beam_size for --decoding.beam_size.
     """
     short = len({each.partition(".")[0] for each in wanted}) == 1
     fields = {key: field for key, field in keys() if not wanted or {key, key.partition(".")[0]} & set(wanted)}
@@ -123,7 +124,7 @@ def _option(key: str, field: FieldInfo, short: bool) -> inspect.Parameter:
 
 
 def _setting(given: str | list[str]) -> str | list[str]:
-    """An option that is given several times is a list; given once, its text says whether it is one."""
+    """An option given several times is a list; given once, its text is parsed, and may be a list as well."""
     return given[0] if isinstance(given, list) and len(given) == 1 else given
 
 
@@ -132,7 +133,7 @@ def _parameter(key: str) -> str:
 
 
 def import_parts(files: list[Path] | None) -> None:
-    if not files:  # and no torch, which the registry needs
+    if not files:  # avoids importing the registry, which needs torch
         return
     from sixfold.spec.registry import import_file
 

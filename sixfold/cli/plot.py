@@ -1,4 +1,4 @@
-"""The verb `plot`: the curves of runs."""
+"""The verb `plot`: draws the curves of runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of runs.")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The picture, .png or .svg.")] = Path("curves.png"),
 ) -> None:
-    """Draw the curves of runs, loss and metric, into one picture."""
+    """Draw loss and metric of one or several runs as curves."""
     from sixfold.api.plot import plot as draw
     from sixfold.runs.run import Run
 

@@ -1,4 +1,4 @@
-"""The verb `prepare`: a corpus from text that others give away."""
+"""The verb `prepare`: makes a corpus from freely available text."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from sixfold.cli.app import Verbs, app
 from sixfold.terminal import printable
 
 preparing = typer.Typer(cls=Verbs, no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(preparing, name="prepare", help="Make a corpus from text that others give away.")
+app.add_typer(preparing, name="prepare", help="Make a corpus from freely available text.")
 
 
 @preparing.callback()
 def _preparing() -> None:
-    pass  # without this, typer takes the only command for the whole verb
+    pass  # without a callback, typer merges a single command with its group
 
 
 @preparing.command("libreoffice")
 def prepare_libreoffice(
     source: Annotated[str, typer.Option(metavar="LANGUAGE", help="Language to translate from, such as en.")],
     target: Annotated[str, typer.Option(metavar="LANGUAGE", help="Language to translate to, such as de.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Directory to make.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Directory of the new corpus.")],
     source_deb: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Package libreoffice-help-SOURCE, if not to be fetched.")
+        Path | None, typer.Option(metavar="FILE", help="Package libreoffice-help-SOURCE [default: fetched by apt-get]")
     ] = None,
     target_deb: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Package libreoffice-help-TARGET, if not to be fetched.")
+        Path | None, typer.Option(metavar="FILE", help="Package libreoffice-help-TARGET [default: fetched by apt-get]")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a corpus made before.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier corpus.")] = False,
 ) -> None:
     """Make a parallel corpus from LibreOffice's help, in any two of its languages.
 
-    The text comes from Debian's packages, which apt-get fetches; nothing is installed.
+    The text comes from Debian packages. apt-get fetches them, and nothing is installed.
     """
     from sixfold.text.libreoffice import prepare
 

@@ -1,4 +1,4 @@
-"""The verb `score`: texts, or a run, to numbers that compare."""
+"""The verb `score`: scores texts, or a run, by metrics or likelihood."""
 
 from __future__ import annotations
 
@@ -22,49 +22,54 @@ if TYPE_CHECKING:
     from sixfold.scoring.metric import Metric
 
 USUAL = ("bleu", "chrf", "ter")
-_MOST_WORDS = 2000  # of a line, that TER is worked out for unasked
+_MOST_WORDS = 2000  # words of the longest line for which TER is among the usual metrics
 File = Path | None
 
 
 class Asked(NamedTuple):
-    """What a run is to translate, and what is right."""
+    """Texts that a run has to decode, with their references."""
 
     sources: list[str]
     references: Sequence[Sequence[str]]
 
 
 class ScoreInput(NamedTuple):
-    """What is to be scored."""
+    """Texts to score, with their references; `name` is the file or run they come from."""
 
     name: str
     hypotheses: list[str]
     references: Sequence[Sequence[str]]
 
 
-Inputs = Annotated[
-    list[Path] | None, typer.Argument(metavar="[RUN] [FILE]...", help="A run; further files of references.")
-]
-Hypotheses = Annotated[File, typer.Option("--hyp", metavar="FILE", help="Texts to score, line by line.")]
+Inputs = Annotated[list[Path] | None, typer.Argument(metavar="[RUN] [FILE]...", help="A run; further reference files.")]
+Hypotheses = Annotated[File, typer.Option("--hyp", metavar="FILE", help="Texts to score, one per line.")]
 References = Annotated[
-    list[Path] | None, typer.Option("--ref", metavar="FILE", help="What is right, line by line; may be several.")
+    list[Path] | None,
+    typer.Option("--ref", metavar="FILE", help="Reference texts, one per line; several files may be given."),
 ]
-SourceFile = Annotated[File, typer.Option("--source-file", metavar="FILE", help="What the run reads.")]
-TargetFile = Annotated[File, typer.Option("--target-file", metavar="FILE", help="Texts whose likelihood is asked for.")]
+SourceFile = Annotated[File, typer.Option("--source-file", metavar="FILE", help="Texts that the run decodes.")]
+TargetFile = Annotated[
+    File, typer.Option("--target-file", metavar="FILE", help="Texts for --likelihood, one per line.")
+]
 AskLikelihood = Annotated[
-    bool, typer.Option("--likelihood", help="Log-probability and perplexity of each line of --target-file.")
+    bool, typer.Option("--likelihood", help="Print log-probability and perplexity of each line of --target-file.")
 ]
 OwnPart = Annotated[
-    Literal["test", "valid"], typer.Option("--part", help="Without files: which part of the run's own text.")
+    Literal["test", "valid"], typer.Option("--part", help="Without files: the part of the run's own text to score.")
 ]
 Metrics = Annotated[
     str | None,
-    typer.Option("--metric", metavar="NAMES", help="With commas between [default: bleu,chrf,ter; a run's own]"),
+    typer.Option(
+        "--metric",
+        metavar="NAMES",
+        help="Metrics, separated by commas [default: bleu,chrf,ter; for a run its training.metric]",
+    ),
 ]
 Rival = Annotated[
     File,
-    typer.Option("--compare", metavar="FILE or RUN", help="Which is better: this, or other texts or another run?"),
+    typer.Option("--compare", metavar="FILE or RUN", help="Other texts, or another run; tests which is better."),
 ]
-Kept = Annotated[File, typer.Option("--out", metavar="FILE", help="Keep what the run wrote.")]
+Kept = Annotated[File, typer.Option("--out", metavar="FILE", help="Write the run's outputs to this file.")]
 
 
 @app.command(cls=Sectioned)
@@ -89,11 +94,11 @@ def score(
     """Score texts, or a run.
 
     \b
-    sixfold score --hyp FILE --ref FILE [FILE...]                          two texts
-    sixfold score RUN --source-file FILE --ref FILE [FILE...]              decodes, then scores
-    sixfold score RUN --source-file FILE --target-file FILE --likelihood   how probable the run finds a text
-    sixfold score RUN [--part valid]                                       its own held-out text, as in validation
-    sixfold score RUN --compare RUN2                                       both on that text: which is better?
+    sixfold score --hyp FILE --ref FILE [FILE...]                          texts against references
+    sixfold score RUN --source-file FILE --ref FILE [FILE...]              the run's outputs for a file
+    sixfold score RUN --source-file FILE --target-file FILE --likelihood   the probability of given outputs
+    sixfold score RUN [--part valid]                                       the run on its own test or validation text
+    sixfold score RUN --compare RUN2                                       two runs on that text: which is better?
     """
     run = None if hyp is not None or not files else files[0]
     refs = [*(ref or []), *((files or []) if run is None else (files or [])[1:])]
@@ -103,7 +108,7 @@ def score(
         check_files(out, hyp, source_file, target_file, None if rival else compare, *refs)
         if run is None:
             _refuse("--hyp", {**named, **settings})
-            _refuse("--hyp: texts compare with texts", {f"--compare {rival}, a run,": rival})
+            _refuse("--hyp; give a file of texts", {f"--compare {rival}, a run,": rival})
             texts = _read_texts(hyp, refs)
             _report(texts, _bearable(_find(metric, ()), texts, metric), _read_other(compare, texts), as_json)
             return
@@ -113,10 +118,10 @@ def score(
             _refuse("--likelihood", {**texts_only, "--out": out})
             _report_likelihood(scored, source_file, target_file, as_json)
         elif not scored.task.metrics:
-            _refuse("a language model, but for --target-file with --likelihood", {**named, **texts_only})
+            _refuse("a language model unless --likelihood is given", {**named, **texts_only})
             _report_facts(scored.own_loss(part), as_json)
         else:
-            _refuse("a run, but with --likelihood", {"--target-file": target_file})
+            _refuse("a run unless --likelihood is given; for metrics give --ref", {"--target-file": target_file})
             metrics = _find(metric, scored.own_metrics())
             other = None if rival is None else _Scored(rival, device, None, settings)
             texts, others = _decoded(scored, other, scored.asked(source_file, refs, part), out)
@@ -124,7 +129,7 @@ def score(
 
 
 def _refuse(what: str, given: Mapping[str, Any]) -> None:
-    """Options that do not go with `what`, if any was given."""
+    """Raise a ValueError if any of these options was given."""
     not_with(what, {name for name, value in given.items() if value})
 
 
@@ -135,12 +140,13 @@ def _find(names: str | None, own: Sequence[str]) -> list[Metric]:
 
 
 def _bearable(metrics: list[Metric], texts: ScoreInput, asked: str | None) -> list[Metric]:
-    """Without TER, if nobody asked for it and a line is so long that its search for shifts would hardly end."""
+    """The metrics without TER, if --metric was not given and a line is so long that TER's search would take hours."""
     longest = max((len(text.split()) for text in texts.hypotheses), default=0)
     if asked is not None or longest <= _MOST_WORDS or not any(metric.name == "ter" for metric in metrics):
         return metrics
     typer.echo(
-        f"ter is left out: it takes very long for a line of {longest:,} words (--metric ter asks for it)", err=True
+        f"ter is left out, because it takes very long for a line of {longest:,} words; --metric ter computes it",
+        err=True,
     )
     return [metric for metric in metrics if metric.name != "ter"]
 
@@ -149,7 +155,7 @@ def _read_texts(hyp: File, refs: Sequence[Path]) -> ScoreInput:
     from sixfold.scoring.report import read_references, read_texts
 
     if hyp is None:
-        raise ValueError("what is to be scored? Give --hyp and --ref, or a RUN")
+        raise ValueError("nothing to score: give --hyp and --ref, or a RUN")
     hypotheses = read_texts(hyp)
     return ScoreInput(str(hyp), hypotheses, read_references(refs, hyp, len(hypotheses)))
 
@@ -167,7 +173,7 @@ class _Scored:
         self.model, self.tokenizers, self.config, self.task = open_run(run, device, settings)
 
     def own_metrics(self) -> list[str]:
-        """What it was validated by, and where that is one of the usual ones, the others."""
+        """The metric it was validated by; if that is one of the usual metrics, these as well."""
         own = self.config.training.metric
         own = self.task.metrics[0] if own in ("auto", "loss", "perplexity") else own
         return [own, *(name for name in USUAL if own in USUAL and name != own)]
@@ -178,13 +184,15 @@ class _Scored:
         return own_loss(self.config, self.task, self.tokenizers, self.model, part).json()
 
     def asked(self, source: File, refs: Sequence[Path], part: Any) -> Asked:
-        """What it is to translate: a file, or its own held-out text."""
+        """The texts it has to decode: a file, or its own held-out text."""
         from sixfold.runs.run import Run
         from sixfold.scoring.held_out import own_references
         from sixfold.scoring.report import read_references, read_texts
 
         if source is None and refs:
-            raise ValueError("what is the run to read? Give --source-file, or no --ref for its own text")
+            raise ValueError(
+                "--ref needs --source-file, the texts that the run decodes; without both it takes its own text"
+            )
         if source is None:
             own = own_references(Run(self.run), self.config, self.task, self.tokenizers, part)
             return Asked([each.source for each in own], [each.targets for each in own])
@@ -192,7 +200,7 @@ class _Scored:
         return Asked(sources, read_references(refs, source, len(sources)))
 
     def decode(self, asked: Asked, out: File) -> ScoreInput:
-        """What it makes of it, beside what is right."""
+        """Its outputs, with the references."""
         return ScoreInput(str(self.run), list(self._translated(asked.sources, out)), asked.references)
 
     def _translated(self, sources: Sequence[str], out: File) -> Iterator[str]:
@@ -216,11 +224,11 @@ class _Scored:
 
 
 def _decoded(scored: _Scored, other: _Scored | None, asked: Asked, out: File) -> tuple[ScoreInput, ScoreInput | None]:
-    """What one run, and another one if there is one, make of the same texts."""
+    """The outputs of a run, and of another one if there is one, for the same texts."""
     if other is not None and other.task.name != scored.task.name:
         raise ValueError(
-            f"{scored.run} was trained for {scored.task.name}, {other.run} for {other.task.name}: "
-            f"they don't do the same, so there is nothing to compare"
+            f"{scored.run} was trained for {scored.task.name} and {other.run} for {other.task.name}: "
+            f"runs of different tasks can't be compared"
         )
     return scored.decode(asked, out), None if other is None else other.decode(asked, None)
 
@@ -258,9 +266,9 @@ def _report(texts: ScoreInput, metrics: Sequence[Metric], other: ScoreInput | No
 
 
 def _report_likelihood(scored: _Scored, source: File, target: File, as_json: bool) -> None:
-    """A line for each text on standard output, all together on standard error; with --json both in one object.
+    """Print a line for each text on standard output, the total on standard error; with --json both in one object.
 
-    Texts are read as they are needed, and nothing of them is kept.
+    Texts are read as they are needed and not kept in memory.
     """
     from sixfold.scoring.likelihood import likelihood, perplexity
 
@@ -276,7 +284,7 @@ def _report_likelihood(scored: _Scored, source: File, target: File, as_json: boo
 
 
 def _told(found: Iterable[Likelihood], progress: ProgressLine, as_json: bool) -> Iterator[Likelihood]:
-    """The same, each printed as it comes; as JSON, in a list "each" that is still open after the last."""
+    """Print each likelihood and pass it on. With `as_json`, the list "each" is still open after the last."""
     for number, each in enumerate(found, 1):
         if as_json:
             begin = '{\n  "each": [\n' if number == 1 else ",\n"
@@ -293,12 +301,12 @@ def _pairs(scored: _Scored, source: File, target: File) -> Iterator[tuple[str | 
     from sixfold.scoring.report import stream_pairs, stream_texts
 
     if target is None:
-        raise ValueError("whose likelihood? Give --target-file")
+        raise ValueError("--likelihood needs --target-file, the texts whose likelihood is computed")
     if not scored.model.reads_source:
         not_with("a language model, which reads no source", {"--source-file"} if source else set())
         return ((None, text) for text in stream_texts(target))
     if source is None:
-        raise ValueError("given what? Give --source-file, the source of each line of --target-file")
+        raise ValueError("--likelihood needs --source-file, the source of each line of --target-file")
     return stream_pairs(source, target)
 
 

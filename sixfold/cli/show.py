@@ -1,4 +1,4 @@
-"""The verb `show`: a recipe, as it is written, to read or to copy."""
+"""The verb `show`: prints a recipe, to read or to copy."""
 
 from __future__ import annotations
 
@@ -12,8 +12,15 @@ from sixfold.core.names import unknown
 
 
 @app.command()
-def show(recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="`sixfold list --recipes` names them.")]) -> None:
-    """Print a recipe. `sixfold show lm > mine.yaml` is a copy to change: `sixfold train mine.yaml`."""
+def show(
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="Name of a recipe; `sixfold list --recipes` lists them.")
+    ],
+) -> None:
+    """Print a recipe, to read or to copy.
+
+    To make a recipe of your own: sixfold show lm > mine.yaml, change it, then sixfold train mine.yaml.
+    """
     known = recipes()
     if recipe not in known:
         raise ValueError(unknown("recipe", recipe, known))

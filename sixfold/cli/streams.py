@@ -1,8 +1,8 @@
 """Standard streams that are closed (`>&-`) or can't be written to.
 
-Two things go wrong with a closed stream: its number is given to the next file that is opened, so that output meant for
-the stream lands in that file, and Python has None in the stream's place. So the number is taken at once by the null
-device, opened in the wrong direction: whoever reads or writes gets an error, and a verb that does neither works.
+A closed stream causes two problems. The next file that is opened gets its file descriptor, so that output meant for the
+stream lands in that file; and Python's `sys.stdout` is None. So the null device takes the descriptor at once, opened in
+the wrong direction: reading or writing raises an error, and a verb that does neither works.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OUTPUT = "standard output"
 
 
 class _Output(io.FileIO):
-    """Standard output by its number; an error of writing says what is wrong."""
+    """Standard output by its file descriptor, with a clear error if it is closed."""
 
     def write(self, data: Any) -> int:
         try:
@@ -26,16 +26,16 @@ class _Output(io.FileIO):
         except OSError as error:
             if error.errno != errno.EBADF:
                 raise
-            raise OSError(errno.EBADF, "this stream is closed, and the output is lost", OUTPUT) from None
+            raise OSError(errno.EBADF, "the stream is closed, and the output is lost", OUTPUT) from None
 
 
 def take_closed() -> None:
-    """Open the standard streams that are closed. What is written to a closed standard error is lost."""
+    """Open the standard streams that are closed. Output to a closed standard error is lost."""
     for number, flags in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)):
         try:
             os.fstat(number)
         except OSError:
-            os.dup2(os.open(os.devnull, flags), number)  # the lowest free number is this one
+            os.dup2(os.open(os.devnull, flags), number)  # open takes the lowest free descriptor, which is this one
             os.set_inheritable(number, True)
     if sys.stdin is None:
         sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")
@@ -46,6 +46,6 @@ def take_closed() -> None:
 
 
 def abandon_output() -> None:
-    """Let standard output go nowhere from now on; else Python would complain of what is left in it at its end."""
+    """Send further standard output to the null device; else Python reports an error when it flushes at exit."""
     with suppress(OSError, io.UnsupportedOperation):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

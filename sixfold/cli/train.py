@@ -1,4 +1,4 @@
-"""The verb `train`: from text to a run."""
+"""The verb `train`: trains a model on text, into a run directory."""
 
 from __future__ import annotations
 
@@ -22,35 +22,37 @@ if TYPE_CHECKING:
 @configured()
 def train(
     recipe: Annotated[
-        str | None, typer.Argument(help="A recipe: its name, or a YAML file [default: pronounce, the embedded one]")
+        str | None, typer.Argument(help="Name of a recipe, or a YAML file [default: pronounce, on embedded text]")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="RUN", help="The run's directory [default: runs/RECIPE]")
+        Path | None, typer.Option("--out", metavar="RUN", help="Directory of the new run [default: runs/RECIPE]")
     ] = None,
     task: TaskOption = None,
     modify: Modify = None,
     imports: Import = None,
     resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="RUN", help="Go on with a run from its last checkpoint.")
+        Path | None, typer.Option("--resume", metavar="RUN", help="Continue a run from its last checkpoint.")
     ] = None,
     start_from: Annotated[
         Path | None,
         typer.Option(
-            "--from", metavar="RUN", help="Begin with a trained run: its tokenizer, settings, and weights that fit."
+            "--from", metavar="RUN", help="Start from a trained run: its tokenizer, its settings, the weights that fit."
         ),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that exists in --out.")] = False,
     allow_changed_data: Annotated[
-        bool, typer.Option("--allow-changed-data", help="Resume although the data files are no longer the same.")
+        bool, typer.Option("--allow-changed-data", help="Resume even if the data files have changed.")
     ] = False,
     *,
     settings: dict[str, Any],
 ) -> None:
     """Train a model.
 
-    Without RECIPE and --data.train it is the embedded default: English spelling to pronunciation.
+    Without RECIPE and --data.train, it trains on the embedded example: English spelling to pronunciation.
 
-    The text may be a pair of files line by line, a TSV or a JSONL; a tokenizer is trained without being asked:
+    To train on your own text, give two files with a sentence per line, a TSV file or a JSONL file. A tokenizer is
+    trained first. This reads corpus/train.en, corpus/train.de, corpus/dev.en and corpus/dev.de:
+
     sixfold train --data.train corpus/train --data.valid corpus/dev --data.source en --data.target de --out runs/mine
     """
     with ending_well():
@@ -80,7 +82,7 @@ def train(
 
 
 def _modified(config: Config, modify: list[str], start_from: Path | None) -> Config:
-    """--modify adds to the recipe's modifications; where it has none, to those of the run to begin with."""
+    """--modify adds to the recipe's modifications; if it has none, to those of the run given as --from."""
     if start_from is None:
         return config.with_modifications(modify)
     from sixfold.runs.run import Run

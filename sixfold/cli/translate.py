@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 def translate(
     run: RunArgument,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="The text, line by line, also .gz [default: standard input]")
+        Path | None,
+        typer.Argument(metavar="FILE", help="Text, a sentence per line; may be gzipped [default: standard input]"),
     ] = None,
     members: With = None,
     out: Out = None,
@@ -50,13 +51,18 @@ def translate(
     trace: TraceOption = False,
     term: Annotated[
         list[str] | None,
-        typer.Option("--term", metavar="TEXT", help="What must occur in every output; may be given often."),
+        typer.Option(
+            "--term", metavar="TEXT", help="A term that every output must contain; may be given several times."
+        ),
     ] = None,
     terms: Annotated[
-        Path | None, typer.Option("--terms", metavar="FILE", help="For each line what must occur, between tabs.")
+        Path | None,
+        typer.Option(
+            "--terms", metavar="FILE", help="For each line the terms its output must contain, with tabs between."
+        ),
     ] = None,
     prefixes: Annotated[
-        Path | None, typer.Option("--prefixes", metavar="FILE", help="For each line how its output must begin.")
+        Path | None, typer.Option("--prefixes", metavar="FILE", help="For each line the beginning of its output.")
     ] = None,
     device: Device = "auto",
     workers: Workers = None,
@@ -67,13 +73,14 @@ def translate(
 ) -> None:
     """Translate lines of text.
 
-    Line in, line out, in order: sixfold translate runs/mine < in.txt > out.txt. An empty line stays an empty line.
-    With a terminal and no FILE it is a prompt. With --n_best, text is number, score and output between tabs.
+    One line of output for each line of input, in order: sixfold translate runs/mine < in.txt > out.txt. An empty line
+    stays empty. On a terminal, without FILE, it asks for lines. With --n_best, each output is a line of its own: number
+    of the input line, score and text, with tabs between.
 
-    What the run's own configuration says of decoding holds, unless an option says otherwise.
+    The defaults are those of the run's own configuration, where it sets them.
     """
     with ending_well():
-        need_file(file, f"a text is given as: echo {shlex.quote(str(file))} | sixfold translate {run}")
+        need_file(file, f"give a text as: echo {shlex.quote(str(file))} | sixfold translate {run}")
         check_files(out, file, prefixes, terms=terms)
         workers = tracing(trace, form, workers)
         translator = load_for([run, *(members or [])], "translate", device, imports, settings)
@@ -84,7 +91,7 @@ def translate(
         lines = Lines(arriving_lines(file), terms, prefixes)
         how: dict[str, Any] = {"workers": worker_count(workers, file, translator), "window": window, "trace": trace}
         found = translator.stream(lines, wait=lines.wait, terms=term or (), alignment=form == "jsonl", **how)
-        with Output(out) as output:  # the file is emptied only after the options were checked
+        with Output(out) as output:  # empties the file, so only after the options were checked
             write = _writer_of(output, form, translator.decoding.n_best, translator.tokenizers.target)
             write_all(found, lines, write, ProgressLine(show=not output.terminal))
 

@@ -1,4 +1,4 @@
-"""The verb `verify`: the promise, checked on a run of one's own."""
+"""The verb `verify`: checks sixfold's promised equalities on a run."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ if TYPE_CHECKING:
 def verify(
     run: RunOrModel,
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="NAME", help=f"May be given often: {', '.join(KEYS)}.")
+        list[str] | None,
+        typer.Option("--only", metavar="NAME", help=f"Check only this; may be given several times: {', '.join(KEYS)}."),
     ] = None,
     device: Device = "auto",
     imports: Import = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check what sixfold promises, on a run and on this machine.
+    """Check that sixfold's promises hold for a run.
 
-    Saved = loaded, cached = uncached, alone = in a batch, resumed = uninterrupted, and so on. The run is only read. The
-    exit code is 1 if an equality does not hold.
+    The promises are equalities, checked on this machine: saved = loaded, cached = uncached, alone = in a batch, resumed
+    = uninterrupted, and so on. The run is not changed. The exit code is 1 if an equality does not hold.
     """
     from sixfold.verify.report import choose
     from sixfold.verify.report import verify as look

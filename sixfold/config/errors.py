@@ -1,4 +1,4 @@
-"""What pydantic has against a configuration, in words that its writer knows."""
+"""Pydantic's errors about a configuration, in terms of the keys that its author wrote."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Path = Sequence[str | int]
 
 
 def explain(error: ValidationError, whole: type[BaseModel], kinds: Iterable[type[BaseModel]]) -> str:
-    """The first mistake in a `whole` of sections. `kinds` are all that values with keys of their own may be."""
+    """The first mistake in a configuration of type `whole`; `kinds` are the models that its values may be."""
     named = {kind.__name__: kind for kind in kinds}
     mistakes = _deepest(error.errors())
     path, key = mistakes[0]["loc"], ".".join(_keys(mistakes[0]["loc"], named))
@@ -30,26 +30,26 @@ def explain(error: ValidationError, whole: type[BaseModel], kinds: Iterable[type
         return f"{key} is missing"
     got = mistakes[0]["input"]
     of_it = [m["msg"] for m in mistakes if _keys(m["loc"], named) == _keys(path, named) and m["type"] != "model_type"]
-    shown = "" if isinstance(got, dict) else f", got {quoted(got)}"  # a whole section says nothing
+    shown = "" if isinstance(got, dict) else f", got {quoted(got)}"  # a whole section would be too long
     return f"{key}: {_either(of_it or [mistakes[0]['msg']])}{shown}"
 
 
 def _deepest(mistakes: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Of all that is said against the first wrong value: if it may be of several kinds, it was meant to be one in which
-    the mistake sits deepest."""
+    """The deepest errors about the first wrong value. If it may have several types, the type that was meant is the one
+    with the deepest error."""
     first = [mistake for mistake in mistakes if mistake["loc"][:2] == mistakes[0]["loc"][:2]]
     depth = max(len(mistake["loc"]) for mistake in first)
     return [mistake for mistake in first if len(mistake["loc"]) == depth]
 
 
 def _keys(path: Path, kinds: Iterable[str]) -> list[str]:
-    """What a user wrote of the way to a mistake: in between, pydantic names the kinds that a value may be of."""
+    """The keys on the path to a mistake, without the names of types that pydantic puts between them."""
     tags = {*kinds, "str", "int", "float"}
     return [str(word) for word in path if isinstance(word, int) or not (word in tags or "[" in word)]
 
 
 def _fields(path: Path, whole: type[BaseModel], kinds: dict[str, type[BaseModel]]) -> Iterable[str]:
-    """The keys there are at a place: sections, the keys of a section, or those of a value."""
+    """The known keys below a path: sections, the keys of a section, or those of a value."""
     if not path:
         return whole.model_fields
     kind = whole.model_fields[str(path[0])].annotation if len(path) == 1 else kinds[str(path[-1])]

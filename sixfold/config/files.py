@@ -50,9 +50,8 @@ def read_config(
         )
     except ValidationError as error:
         if recipe is not None and settings:
-            read_config(
-                recipe, translate=translate
-            )  # a mistake in the file is said to be there; else it is in the settings
+            # raises an error that names the file, if the mistake is there
+            read_config(recipe, translate=translate)
         raise ValueError(("" if recipe is None or settings else f"{recipe}: ") + explained(error)) from None
 
 
@@ -89,7 +88,7 @@ def recipes() -> dict[str, Path]:
 
 
 def about_recipes() -> dict[str, str]:
-    """What each recipe says of itself, in the comment at the top of its file."""
+    """The comment at the top of each recipe."""
     about = {}
     for name, path in recipes().items():
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -118,7 +117,7 @@ def _read_recipe(recipe: str | Path) -> dict[str, Any]:
 
 
 def _or_text(path: Path) -> str:
-    """What may have been meant by a recipe that is no YAML."""
+    """A hint for a file without YAML's suffix: perhaps it is training text."""
     return "" if path.suffix in (".yaml", ".yml") else f"; if it is text to train on, give --data.train {path}"
 
 
@@ -128,4 +127,4 @@ def _read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
     except ValueError as error:
-        raise ValueError(f"{path} is no configuration: {error}") from None
+        raise ValueError(f"{path} can't be read as a configuration: {error}") from None

@@ -14,7 +14,7 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, ScalarEvent
 
 DEEPEST = 20  # lists and mappings inside each other; the deepest key of the configuration needs 6
-LONGEST = 1 << 18  # characters; the parser takes seconds for as many
+LONGEST = 1 << 18  # characters of a file; the parser takes seconds for this many
 
 
 def parse(text: str, where: str) -> Any:
@@ -47,5 +47,5 @@ def _refusal(text: str) -> str:
             return f"{here}: {event.tag} is a tag, which a configuration can't have; leave it out"
         depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
         if depth > DEEPEST:
-            return f"{here}: values are nested more than {DEEPEST} deep, which no key of a configuration is"
+            return f"{here}: values are nested more than {DEEPEST} deep, and no key of a configuration needs that"
     return ""

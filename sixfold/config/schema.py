@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from sixfold.core.place import Sizes
 
 
-_LARGEST_SEED = 2**32 - 1  # some generators take no more, and others multiples of it
+_LARGEST_SEED = 2**32 - 1  # some generators accept no larger seed, and some are seeded with a multiple of this one
 _LONGEST = 1_000_000  # tokens of a text
-_MOST_TOKENS = 100_000_000  # of a batch
+_MOST_TOKENS = 100_000_000  # tokens of a batch
 _MOST_STEPS = 1_000_000_000
 _MOST_AVERAGED = 10_000  # checkpoints
 _WIDEST = 10_000  # hypotheses of a sentence
@@ -54,12 +54,12 @@ class TokenizerKinds(Section):
 
 
 class Files(Section):
-    """One corpus, where a path alone does not say enough."""
+    """One corpus with a weight, or given as two files."""
 
     path: str | None = None  # a prefix, a TSV, a JSONL or a text
     source: str | None = None  # or two files, line by line
     target: str | None = None
-    weight: float = Field(1.0, gt=0, le=1e6)  # how often each line comes in an epoch
+    weight: float = Field(1.0, gt=0, le=1e6)  # how often each line occurs in an epoch
 
 
 Corpus = str | Files | list[str | Files]
@@ -71,28 +71,35 @@ class Data(Section):
 
     train: Corpus | None = Field(
         None,
-        description="a prefix (PREFIX.en and PREFIX.de), a .tsv, a .jsonl, a text for language models, a .csv to "
-        "classify, each also .gz; or {source: FILE, target: FILE}; or {path: FILE, weight: 2}; or a list of these",
+        description="training text: a prefix (PREFIX.en and PREFIX.de), a .tsv or .jsonl file of pairs, a plain text "
+        "for a language model, a .csv file to classify; each may be gzipped (.gz). Or {source: FILE, target: FILE}, "
+        "or {path: FILE, weight: 2}, or a list of these",
     )
-    valid: Corpus | None = Field(None, description="the same, to validate on")
-    test: Corpus | None = Field(None, description="the same, never looked at in training")
-    source: str | None = Field(None, description="suffix, column (a number, or a name in the first line) or field")
+    valid: Corpus | None = Field(None, description="validation text, given in the same way")
+    test: Corpus | None = Field(None, description="test text, given in the same way; training does not use it")
+    source: str | None = Field(
+        None,
+        description="where the source is: suffix of a file, column (a number, or a name in the first line) or field",
+    )
     target: str | None = Field(
-        None, description="the same; for a language model the field of the text, to classify the label"
+        None, description="the same for the target; for a language model the field of the text, to classify the label"
     )
     tokenizer: TokenizerKind | TokenizerKinds = Field(
         "bpe", description="bpe, unigram, characters, bytes, words or symbols; or {source: KIND, target: KIND}"
     )
     vocabulary: Words | Vocabularies | None = Field(
-        None, description="words of the joint vocabulary, or {source: N, target: N} for separate ones"
+        None,
+        description="size of the joint vocabulary, or {source: N, target: N} for separate ones "
+        "[default: 8000 for bpe and unigram, else as many as the text has]",
     )
     max_length: int = Field(
         256,
         gt=0,
         le=_LONGEST,
-        description="longer pairs, in tokens, are dropped; longer texts to classify are cut; both are counted",
+        description="most tokens of a training text: longer pairs are dropped, longer texts to classify are cut, and "
+        "the data report says how many",
     )
-    context: int = Field(256, gt=1, le=_LONGEST, description="tokens a language model sees at once")
+    context: int = Field(256, gt=1, le=_LONGEST, description="tokens that a language model sees at once")
 
     @field_validator("source", "target", mode="before")
     @classmethod
@@ -104,7 +111,7 @@ class ModelConfig(Section):
     """The architecture."""
 
     kind: Literal["encoder_decoder", "decoder_only", "encoder_only"] = Field(
-        "encoder_decoder", description="encoder_decoder, decoder_only or encoder_only [default: by the task]"
+        "encoder_decoder", description="encoder_decoder, decoder_only or encoder_only; if not given, the task sets it"
     )
     d_model: int = Field(512, le=LARGEST["d_model"], description="width of the model")
     d_ff: int = Field(2048, le=LARGEST["d_ff"], description="width inside the feed-forward layers")
@@ -112,145 +119,163 @@ class ModelConfig(Section):
     d_head: int | None = Field(None, le=LARGEST["d_head"], description="width of a head [default: d_model / heads]")
     layers: int | None = Field(None, le=LARGEST["encoder_layers"], description="layers of each stack [default: 6]")
     encoder_layers: int | None = Field(
-        None, le=LARGEST["encoder_layers"], description="layers of the encoder, where it differs"
+        None, le=LARGEST["encoder_layers"], description="layers of the encoder [default: model.layers]"
     )
     decoder_layers: int | None = Field(
-        None, le=LARGEST["decoder_layers"], description="layers of the decoder, where it differs"
+        None, le=LARGEST["decoder_layers"], description="layers of the decoder [default: model.layers]"
     )
     classes: int = Field(
-        0, le=LARGEST["classes"], description="classes, for an encoder_only model that classifies whole texts"
+        0,
+        le=LARGEST["classes"],
+        description="classes of an encoder_only model that classifies whole texts; training counts the labels itself",
     )
-    dropout: float = Field(0.1, ge=0, lt=1, description="dropout on embeddings and sub-layer outputs")
+    dropout: float = Field(0.1, ge=0, lt=1, description="probability of dropout on embeddings and on sub-layer outputs")
     modifications: OneOrSeveral[str | dict[str, dict[str, Any] | None]] = Field(
-        [], description="names, or NAME:key=value; `sixfold list` shows them"
+        [], description="a NAME or NAME:key=value, or a list of these; `sixfold list` shows the names"
     )
 
 
 class Training(Section):
-    """The loop."""
+    """The training loop."""
 
-    steps: int | None = Field(None, gt=0, le=_MOST_STEPS, description="optimiser steps [default: 20000]")
+    steps: int | None = Field(None, gt=0, le=_MOST_STEPS, description="number of optimiser steps [default: 20000]")
     minutes: float | None = Field(
         None,
         gt=0,
         le=1e7,
-        description="in place of steps: minutes from the start to the written model",
+        description="train for this many minutes, from the start to the written model, instead of a number of steps",
     )
     plan: str | None = Field(
-        None, description="in place of steps: a run by minutes, whose steps and rates are repeated, whatever the speed"
+        None,
+        description="another run by minutes, whose steps and learning rates are repeated at any speed",
     )
     batch_tokens: int = Field(
         4096,
         gt=0,
         le=_MOST_TOKENS,
-        description="tokens with padding in one optimiser step, of the side that has more, over all processes",
+        description="most tokens in one optimiser step, padding included, over all processes; of source and target, "
+        "the side with more tokens counts",
     )
-    accumulate: int = Field(1, gt=0, le=10_000, description="micro-batches that make up a step, to save memory")
+    accumulate: int = Field(1, gt=0, le=10_000, description="micro-batches of each step; more need less memory")
     optimizer: Literal["adamw", "adafactor", "sgd", "muon"] = Field(
         "adamw", description="adamw, adafactor, sgd or muon"
     )
-    learning_rate: float = Field(1e-3, gt=0, le=1e12, description="the highest rate of the schedule")
+    learning_rate: float = Field(1e-3, gt=0, le=1e12, description="the peak of the schedule")
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant", "warmup_stable_decay"] = Field(
         "inverse_sqrt", description="inverse_sqrt, cosine, linear, constant or warmup_stable_decay"
     )
-    warmup: StepsOrShare = Field(1000, description="steps in which the rate rises, or a share of the run: 10 %")
-    betas: tuple[Beta, Beta] = Field((0.9, 0.98), strict=False, description="of adamw")
-    weight_decay: float = Field(0.01, ge=0, le=1e3, description="on matrices; vectors and tables do not decay")
+    warmup: StepsOrShare = Field(
+        1000, description="steps until the learning rate is at its peak, or a share of the run: 10 %"
+    )
+    betas: tuple[Beta, Beta] = Field((0.9, 0.98), strict=False, description="adamw's β₁ and β₂")
+    weight_decay: float = Field(0.01, ge=0, le=1e3, description="decay of matrices; vectors and tables do not decay")
     clip: float = Field(1.0, ge=0, le=1e9, description="largest norm of the whole gradient; 0: no clipping")
-    label_smoothing: float = Field(0.1, ge=0, lt=1, description="share of the target that goes to all other words")
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="share of probability spread over all other words")
     average: int | float | None = Field(
         None,
-        description="validate and keep averaged weights: of the last K checkpoints (2, 3, …), or exponentially (0.999)",
+        description="validate and save averaged weights: a number from 2 averages the last K checkpoints, one below 1 "
+        "(such as 0.999) is the decay of an exponential average",
     )
     validate_every: StepsOrShare = Field(1000, description="steps between validations, or a share of the run: 10 %")
     metric: str = Field(
-        "auto", description="what says which weights are best: loss, bleu, chrf, exact_match, …  [auto: by the task]"
+        "auto",
+        description="the metric by which the best weights are chosen: loss, bleu, chrf, exact_match, …; auto: the "
+        "task's first metric",
     )
     patience: int | None = Field(
-        None, gt=0, le=_MOST_STEPS, description="stop after so many validations without a better one"
+        None, gt=0, le=_MOST_STEPS, description="stop after this many validations in a row without an improvement"
     )
     checkpoint_every: StepsOrShare = Field(1000, description="steps between checkpoints, or a share of the run: 5 %")
-    keep: int = Field(2, gt=0, le=1_000_000, description="how many checkpoints to keep, beside the best")
-    log_every: int = Field(50, gt=0, le=_MOST_STEPS, description="steps between lines of the log")
-    seed: int = Field(1, ge=0, le=_LARGEST_SEED, description="of weights, dropout and the order of the data")
-    deterministic: bool = Field(True, description="the same numbers every time, on the same machine")
-    device: str = Field("auto", description="auto, cpu, cuda, mps")
+    keep: int = Field(2, gt=0, le=1_000_000, description="number of newest checkpoints to keep, beside the best")
+    log_every: int = Field(50, gt=0, le=_MOST_STEPS, description="steps between two lines of the log")
+    seed: int = Field(1, ge=0, le=_LARGEST_SEED, description="random seed of weights, dropout and order of the data")
+    deterministic: bool = Field(True, description="deterministic operations only: the same run gives the same numbers")
+    device: str = Field("auto", description="auto, cpu, cuda or mps")
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto, float32 or bfloat16")
     compile: bool = Field(False, description="compile the model with torch.compile")
     recompute: bool = Field(False, description="recompute activations in the backward pass, to save memory")
-    parallel: Literal["ddp", "fsdp"] = Field("ddp", description="with many processes: ddp, or fsdp for large models")
+    parallel: Literal["ddp", "fsdp"] = Field("ddp", description="several processes: ddp, or fsdp for large models")
 
     @model_validator(mode="after")
     def _consistent(self) -> Training:
         if self.steps is not None and self.minutes is not None:
             raise ValueError(f"give training.steps or training.minutes, got both ({self.steps} and {self.minutes})")
         if self.plan is not None and (self.steps is not None or self.minutes is not None):
-            raise ValueError("training.plan repeats another run's steps; give no training.steps or training.minutes")
+            raise ValueError("training.plan sets the steps; leave out training.steps and training.minutes")
         if self.accumulate > self.batch_tokens:
-            raise ValueError(f"accumulate {self.accumulate} divides a batch of {self.batch_tokens} tokens into nothing")
+            raise ValueError(
+                f"accumulate {self.accumulate} is more than batch_tokens {self.batch_tokens}, "
+                "but each micro-batch needs a token"
+            )
         return self
 
     @field_validator("average")
     @classmethod
     def _average(cls, value: int | float | None) -> int | float | None:
         if value is not None and not (isinstance(value, int) and 2 <= value <= _MOST_AVERAGED) and not 0 < value < 1:
-            raise ValueError(f"say how many checkpoints (2 to {_MOST_AVERAGED:,}), or a decay between 0 and 1")
+            raise ValueError(f"give a number of checkpoints (2 to {_MOST_AVERAGED:,}), or a decay between 0 and 1")
         return value
 
 
 class Decoding(Section):
-    """How texts are written: in validation, by `translate`, `generate` and `score`."""
+    """How outputs are decoded: in validation, by `translate`, `generate` and `score`."""
 
     max_length: int = Field(256, gt=0, le=_LONGEST, description="most tokens of an output")
-    max_ratio: float = Field(3.0, gt=0, le=1e6, description="and at most so many for each source token, plus ten")
+    max_ratio: float = Field(
+        3.0, gt=0, le=1e6, description="most tokens of an output per token of its source; 10 more are allowed"
+    )
     min_length: int = Field(0, ge=0, le=_LONGEST, description="fewest tokens of an output")
-    max_source: int = Field(1024, gt=0, le=_LONGEST, description="most tokens of a source that are read")
+    max_source: int = Field(1024, gt=0, le=_LONGEST, description="most tokens of a source")
     too_long: Literal["truncate", "refuse"] = Field(
-        "truncate", description="what becomes of a longer source: truncate (with a warning) or refuse"
+        "truncate", description="what to do with a longer source: truncate it (with a warning) or refuse it"
     )
     batch_tokens: int = Field(
-        4096, gt=0, le=_MOST_TOKENS, description="source tokens decoded together, times the hypotheses of each"
+        4096, gt=0, le=_MOST_TOKENS, description="most tokens of a batch: sentences × hypotheses × longest source"
     )
     precision: Literal["float32", "int8", "auto"] = Field(
-        "float32", description="float32: the model's own; int8: linear maps in 8 bits; auto: int8 on a CPU"
+        "float32", description="float32: as trained; int8: linear maps in 8 bits; auto: int8 on a CPU"
     )
-    beam_size: int = Field(1, gt=0, le=_WIDEST, description="hypotheses of a sentence side by side; 1: greedy")
-    n_best: int = Field(1, gt=0, le=_WIDEST, description="how many outputs to give; those of a beam all differ")
+    beam_size: int = Field(1, gt=0, le=_WIDEST, description="hypotheses kept for each sentence; 1: greedy search")
+    n_best: int = Field(1, gt=0, le=_WIDEST, description="outputs for each input; those of a beam all differ")
     length_penalty: float | Literal["average", "none"] = Field(
         0.6,
-        description="beams are ranked by log p / ((5+L)/6)^VALUE, L tokens with the end; "
-        "average: log p / L; none: log p",
+        description="hypotheses are ranked by log p / ((5+L)/6)^VALUE, where L is the number of tokens with the end; "
+        "average: by log p / L; none: by log p",
     )
     beam_groups: int = Field(
-        1, gt=0, le=_WIDEST, description="diverse beam search: groups that avoid each other's words"
+        1, gt=0, le=_WIDEST, description="diverse beam search: groups of the beam that avoid each other's words"
     )
     diversity: float = Field(
-        0.5, ge=0, le=1e6, description="and how much a word costs for each earlier group that took it"
+        0.5, ge=0, le=1e6, description="diverse beam search: penalty of a word for each earlier group that chose it"
     )
-    sample: bool = Field(False, description="draw words by their probability instead of searching for the best")
+    sample: bool = Field(False, description="draw words by their probability instead of searching for the likeliest")
     temperature: float = Field(
-        1.0, ge=1e-3, le=1e6, description="flatten (> 1) or sharpen (< 1) the probabilities drawn from"
+        1.0, ge=1e-3, le=1e6, description="sampling: above 1 flattens the probabilities, below 1 sharpens them"
     )
-    top_k: int = Field(0, ge=0, le=LARGEST["vocab"], description="draw from the k likeliest words only; 0: all")
+    top_k: int = Field(0, ge=0, le=LARGEST["vocab"], description="sampling: draw from the k likeliest words; 0: all")
     top_p: float = Field(
-        1.0, gt=0, le=1, description="draw from the likeliest words that together have this probability"
+        1.0, gt=0, le=1, description="sampling: draw from the likeliest words whose probabilities sum to this"
     )
-    min_p: float = Field(0.0, ge=0, lt=1, description="draw only words at least so likely as this times the likeliest")
+    min_p: float = Field(
+        0.0, ge=0, lt=1, description="sampling: least probability of a word, as a share of the likeliest word's"
+    )
     seed: int = Field(
-        1, ge=0, le=_LARGEST_SEED, description="of what is drawn: the same seed and text give the same output"
+        1, ge=0, le=_LARGEST_SEED, description="sampling: random seed; the same seed and text give the same output"
     )
     no_repeat_ngram_size: int = Field(
-        0, ge=0, le=_LONGEST, description="say no n tokens in a row twice; 0: as often as it likes"
+        0, ge=0, le=_LONGEST, description="forbid repeating any n-gram of this many tokens; 0: off"
     )
-    repetition_penalty: float = Field(1.0, ge=1, le=1e6, description="multiply log p of words said before by this")
+    repetition_penalty: float = Field(
+        1.0, ge=1, le=1e6, description="multiply log p of words that the output already has by this; 1: off"
+    )
     coverage_penalty: float = Field(
-        0.0, ge=0, le=1e6, description="prefer outputs that looked at all of the source, so much"
+        0.0, ge=0, le=1e6, description="beam search: penalty for source tokens that got little attention; 0: off"
     )
     forbidden_words: OneOrSeveral[str] = Field(
-        [], description="a word that is never said, or several: '[one, two words]'"
+        [], description="a word or phrase that no output may contain, or several: '[one, two words]'"
     )
     replace_unknown: bool = Field(
-        False, description="copy the source word in place of an unknown one (word vocabularies)"
+        False, description="replace an unknown word by the source word aligned with it (for data.tokenizer words)"
     )
 
     @model_validator(mode="after")
@@ -264,7 +289,7 @@ class Decoding(Section):
         if self.beam_size % self.beam_groups:
             raise ValueError(f"beam_size {self.beam_size} can't be divided into {self.beam_groups} beam_groups")
         if self.sample and self.beam_size > 1:
-            raise ValueError(f"sample draws words and has no beam: give n_best, not beam_size {self.beam_size}")
+            raise ValueError(f"sampling has no beam: for several outputs give n_best, not beam_size {self.beam_size}")
         return self
 
 
@@ -274,7 +299,7 @@ class Config(Section):
     task: str | dict[str, Any] | None = Field(
         None,
         description="what the model is trained for: translation, language_model, masked_words or classification, or "
-        "{name: NAME, option: value}; `sixfold list --tasks` shows the options [default: by model.kind]",
+        "{name: NAME, option: value}; `sixfold list --tasks` shows the options [default: chosen by model.kind]",
     )
     data: Data = Data()
     model: ModelConfig = ModelConfig()
@@ -282,14 +307,14 @@ class Config(Section):
     decoding: Decoding = Decoding()
 
     def sizes(self) -> Sizes:
-        """The sizes of the model, with the vocabulary that is asked for."""
+        """The sizes of the model, with the vocabulary size of the configuration."""
         words = self.data.vocabulary
         if words is None:
-            raise ValueError("how many words? Give --data.vocabulary, or a recipe that says it")
+            raise ValueError("the size of the vocabulary is missing: give --data.vocabulary, or a recipe that has it")
         return self._sizes({"vocab": words} if isinstance(words, int) else {f"{k}_vocab": v for k, v in words})
 
     def sizes_with(self, tokenizers: text.Tokenizers) -> Sizes:
-        """The sizes of the model, with the vocabulary that there is."""
+        """The sizes of the model, with the vocabularies of these tokenizers."""
         source, target = len(tokenizers.source), len(tokenizers.target)
         return self._sizes({"vocab": target} if tokenizers.joint else {"source_vocab": source, "target_vocab": target})
 
@@ -310,29 +335,29 @@ class Config(Section):
         )
 
     def with_task(self, task: dict[str, Any], kind: str) -> Config:
-        """The same, with its task and the kind of its model said."""
+        """A copy with this task and this kind of model."""
         return self.model_copy(update={"task": task, "model": self.model.model_copy(update={"kind": kind})})
 
     def with_classes(self, classes: int) -> Config:
-        """The same, with as many classes as the labels that were found."""
+        """A copy with this number of classes."""
         return self.model_copy(update={"model": self.model.model_copy(update={"classes": classes})})
 
     def with_steps(self, steps: int) -> Config:
-        """The same, with a number of steps in place of minutes."""
+        """A copy with a number of steps in place of minutes."""
         training = self.training.model_copy(update={"steps": steps, "minutes": None, "plan": None})
         return self.model_copy(update={"training": training})
 
     def with_whole_paths(self) -> Config:
-        """The same, with paths that mean the same wherever one stands."""
+        """A copy with absolute paths."""
         parts = {part: _whole(getattr(self.data, part)) for part in ("train", "valid", "test")}
         return self.model_copy(update={"data": self.data.model_copy(update=parts)})
 
     def with_modifications(self, more: Iterable[str]) -> Config:
-        """The same, with further modifications."""
+        """A copy with further modifications."""
         return self.with_only([*self.model.modifications, *more])
 
     def with_only(self, modifications: list[str | dict[str, dict[str, Any] | None]]) -> Config:
-        """The same, with these modifications in place of its own."""
+        """A copy with these modifications in place of its own."""
         return self.model_copy(update={"model": self.model.model_copy(update={"modifications": modifications})})
 
 
@@ -357,7 +382,7 @@ def keys() -> Iterator[tuple[str, FieldInfo]]:
 
 
 def change_decoding(decoding: Decoding, changes: Mapping[str, Any]) -> Decoding:
-    """The same with other values, which are checked like those of a file."""
+    """A copy with other values, which are checked like those of a file."""
     try:
         kept = giving_way(decoding.model_dump(), changes)
         return Config.model_validate({"decoding": {**kept, **changes}}).decoding
@@ -366,5 +391,5 @@ def change_decoding(decoding: Decoding, changes: Mapping[str, Any]) -> Decoding:
 
 
 def explained(error: ValidationError) -> str:
-    """The mistake in the words of the configuration."""
+    """Pydantic's error in terms of the configuration's keys."""
     return explain(error, Config, Section.__subclasses__())

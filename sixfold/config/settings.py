@@ -37,7 +37,9 @@ def _steps_or_share(value: Any) -> Any:
 
 StepsOrShare = Annotated[int | float, BeforeValidator(_steps_or_share)]
 
-_YIELDING: tuple[tuple[str, str, Callable[[Mapping[str, Any]], bool]], ...] = (  # a key, what yields to it, and when
+_YIELDING: tuple[
+    tuple[str, str, Callable[[Mapping[str, Any]], bool]], ...
+] = (  # a key, the key that yields to it, and a condition
     *((wins, yields, lambda v: True) for wins, yields in permutations(("steps", "minutes", "plan"), 2)),
     ("sample", "beam_size", lambda v: v["sample"] and v["beam_size"] > 1),
     ("sample", "beam_groups", lambda v: v["sample"] and v["beam_groups"] > 1),
@@ -57,7 +59,7 @@ def giving_way(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
     kept = dict(values)
     for wins, yields, conflict in _YIELDING:
         if wins in given and yields in kept and yields not in given:
-            with suppress(TypeError, ZeroDivisionError):  # of values that are no numbers; that is said elsewhere
+            with suppress(TypeError, ZeroDivisionError):  # a value is not a number, or is 0; validation reports it
                 if conflict({**kept, **given}):
                     del kept[yields]
     return kept

@@ -10,8 +10,8 @@ to call, as long as they belong to the weights of the models. No number is compa
     not frozen: an optimiser may change them, and torch does not count it           computed for each call
 
 torch counts in-place changes of a tensor (`tensor._version`), but not those through `tensor.data` or `tensor.numpy()`,
-nor those of fused optimisers. A change that torch does not count, or of an attribute that is neither a tensor nor a
-module, must be announced by `changed()`.
+nor those of fused optimisers. `changed()` announces a change that torch does not count, a change of an attribute that is
+neither a tensor nor a module, and that a model was frozen again after training.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Whether an exported model does what the original does: both write a sample, word by word the likeliest.
+"""Compares an exported model with the original: both decode a sample greedily.
 
-Both may be right and yet part where two words are equally likely to the last digit. So of each text that differs it is
-said how much likelier the original finds its own word, there where the texts part: their *gap*.
+Where two words are equally likely up to rounding, the two may choose differently and both be right. So for each text
+that differs, the *gap* is reported: at the first different token, how much higher the original's log p is for its own
+token than for the other.
 """
 
 from __future__ import annotations
@@ -26,44 +27,44 @@ from sixfold.scoring.likelihood import token_log_probs
 from sixfold.tasks.task import task_of
 from sixfold.text.tokenizer import Tokenizers
 
-CLOSE = 1e-3  # a gap that rounding explains
+CLOSE = 1e-3  # largest gap that rounding explains
 _LONGEST = 200  # tokens of a text in the sample
-_PROMPT = 8  # tokens of a text that a language model reads, before it goes on by itself
+_PROMPT = 8  # tokens of a language model's prompt in the sample
 
 Rows = list[list[int]]
 
 
 @dataclass(frozen=True)
 class AsUsed:
-    """The README's program beside the run, each line by line with the run's settings."""
+    """The README's program compared with the run, line by line, both with the run's settings."""
 
     same: int  # lines with the same best text
     cut: int  # lines whose output by the run reaches the length limit
     cut_same: int
-    searched: int  # lines where the run's beam search writes another text than greedy search
+    searched: int  # lines where the run's beam search and greedy search differ
     searched_same: int
-    drawn: bool  # the run samples; compared is its search for the likeliest, with its other settings
+    drawn: bool  # the run samples, so both were compared without sampling
 
 
 class Engine(Protocol):
-    """Something that writes as the model does."""
+    """An exported model that can be run."""
 
     def greedy(self, rows: Rows, limit: int) -> Rows:
-        """What it writes, without EOS; rows are sources without EOS, or prompts without BOS."""
+        """Its greedy outputs, without EOS; rows are sources without EOS, or prompts without BOS."""
 
     def log_probs(self, rows: Rows, outputs: Rows) -> list[list[float]]:
-        """Of each token of outputs, and of their ends."""
+        """The log-probability of each token of each output, and of EOS after it."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Of two engines on one sample."""
+    """How far an exported model agrees with the original on a sample."""
 
     texts: int
     same: int  # texts that are the same, token by token
-    gap: float  # the largest, of those that are not
-    log_prob: float  # the largest difference of the log-probability of one token of the same text
-    as_used: AsUsed | None = None  # with the run's settings; None: that was not compared
+    gap: float  # the largest gap of the texts that differ
+    log_prob: float  # the largest difference in log-probability of a token of the same text
+    as_used: AsUsed | None = None  # with the run's settings; None if that was not compared
 
     @property
     def share(self) -> float:
@@ -71,7 +72,7 @@ class Agreement:
 
     @property
     def close(self) -> bool:
-        """Whether all differences are those of rounding."""
+        """Whether rounding explains all differences."""
         return self.gap <= CLOSE and self.log_prob <= CLOSE
 
     def json(self) -> dict[str, Any]:
@@ -79,7 +80,7 @@ class Agreement:
 
 
 def compare(model: Model, tokenizers: Tokenizers, texts: Sequence[str], limit: int, engine: Engine) -> Agreement:
-    """Let both write at most `limit` tokens for each text."""
+    """Decode each text with both, at most `limit` tokens, and compare."""
     rows = _rows(model, tokenizers, texts)
     found = _original(model, tokenizers, texts, limit)
     ours, theirs = [list(each.tokens) for each in found], engine.greedy(rows, limit)
@@ -104,7 +105,7 @@ def _original(model: Any, tokenizers: Tokenizers, texts: Sequence[str], limit: i
 
 
 def _log_probs(model: Model, rows: Rows, outputs: Rows) -> list[list[float]]:
-    """By the original, of each token of outputs and of their ends."""
+    """The original's log-probability of each token of each output, and of EOS after it."""
     if model.reads_source:
         return [
             found
@@ -117,7 +118,7 @@ def _log_probs(model: Model, rows: Rows, outputs: Rows) -> list[list[float]]:
 
 
 def _gap(mine: Translation, other: Sequence[int], scored: Sequence[float]) -> float:
-    """log p of our word less that of theirs, where the texts part; an end is a word, too."""
+    """log p of our token minus that of theirs, where the texts first differ; EOS counts as a token."""
     pairs = zip(mine.tokens, other, strict=False)
     part = next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(mine.tokens), len(other)))
     return _apart(mine.log_probs[part], scored[part])
@@ -129,24 +130,24 @@ def _largest(theirs: Iterable[Sequence[float]], ours: Iterable[Sequence[float]])
 
 
 def _apart(a: float, b: float) -> float:
-    """NaN is infinitely far from everything: `max` would take no notice of it."""
+    """|a − b|, and infinity if that is NaN: `max` would ignore a NaN."""
     distance = 0.0 if a == b else abs(a - b)  # two −∞ are the same
     return math.inf if math.isnan(distance) else distance
 
 
 def sample(run: Run, model: Model, tokenizers: Tokenizers, config: Config, number: int) -> list[str]:
-    """So many texts: of those that the run was validated or is to be tested on, or if it has none, random ones."""
+    """`number` texts of the run's validation and test text; if it has none, random ones."""
     texts = list(islice(_fitting(_own(run, config, tokenizers, model), model, tokenizers), number))
     return texts or list(islice(_fitting(_random(model, tokenizers), model, tokenizers), number))
 
 
 def fitting(texts: Iterable[str], model: Model, tokenizers: Tokenizers, number: int) -> list[str]:
-    """Of a file, the first texts that are neither empty nor too long."""
+    """The first `number` texts that are neither empty nor too long."""
     return list(islice(_fitting(texts, model, tokenizers), number))
 
 
 def _own(run: Run, config: Config, tokenizers: Tokenizers, model: Model) -> Iterator[str]:
-    """First what it was validated on. Not all runs have such text, and files may have gone since."""
+    """The run's validation text, then its test text; not every run has them, and files may have been deleted."""
     for part in ("valid", "test"):
         try:
             task = task_of(config)
@@ -160,7 +161,7 @@ def _own(run: Run, config: Config, tokenizers: Tokenizers, model: Model) -> Iter
 
 
 def _fitting(texts: Iterable[str], model: Model, tokenizers: Tokenizers) -> Iterator[str]:
-    """A language model reads the beginnings."""
+    """The texts that are neither empty nor too long; for a language model, the beginning of each."""
     longest = min(_LONGEST, LengthLimits.of(model.limits).read)
     for text in texts:
         text = text.rstrip("\n")

@@ -1,7 +1,7 @@
-"""Whether the program in an export's README writes what the run writes, with the run's settings, where these matter.
+"""Compares the program in an export's README with the run, on lines where the run's settings matter.
 
-Most lines are the same under any settings. So of a pool of lines some are taken first whose output by the run reaches
-the length limit, some where beam search and greedy search differ, and some that are long.
+Most lines give the same output under any settings. So lines are chosen from a pool: first some whose output reaches the
+length limit, some where beam search and greedy search differ, and some that are long.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from sixfold.decoding.translator import Translator
 from sixfold.foreign.agreement import AsUsed
 from sixfold.foreign.programs import run_program
 
-POOL = 4  # lines are looked at for each that is compared
-_SEARCH = {"sample": False, "n_best": 1}  # drawn texts can't be compared: other random numbers give others
+POOL = 4  # lines of the pool for each line that is compared
+_SEARCH = {"sample": False, "n_best": 1}  # sampled texts can't be compared: the random numbers differ
 
 
 class Line(NamedTuple):
-    """A text, and what the run makes of it."""
+    """A text, and the run's output for it."""
 
     text: str
     written: str
-    tokens: int  # of what is written
-    cut: bool  # the length limit was reached
-    searched: bool  # greedy search writes something else
+    tokens: int  # of the output
+    cut: bool  # the output reaches the length limit
+    searched: bool  # greedy search gives another output
 
 
 def choose_lines(opened: OpenedRun, pool: Sequence[str], number: int) -> list[Line]:
-    """Some lines of the pool, in its order: up to a quarter for each reason, then others."""
+    """`number` lines of the pool, in its order: up to a quarter for each of the three reasons, then others."""
     decoding = opened.config.decoding
     if decoding.too_long == "refuse":
         pool = [text for text in pool if _length(opened, text) <= decoding.max_source]
@@ -72,7 +72,7 @@ def _written(opened: OpenedRun, texts: Sequence[str], decoding: Decoding) -> lis
 
 
 def compare_as_used(opened: OpenedRun, lines: Sequence[Line], to: str, folder: Path) -> AsUsed:
-    """Run the README's program on these lines."""
+    """Run the README's program on these lines, and count equal outputs."""
     drawn = opened.config.decoding.sample
     search = {"ctranslate2": {"sampling_topk": 1, "num_hypotheses": 1}, "torch": _SEARCH}[to] if drawn else {}
     texts = run_program(to, opened.model.reads_source, folder, [line.text for line in lines], **search)

@@ -1,12 +1,13 @@
-"""A model as a directory that CTranslate2 (a C++ engine) loads: its specification, filled with our weights.
+"""Writes a model as a directory that CTranslate2 (a C++ engine) loads: CTranslate2's specification with our weights.
 
-What can't be expressed there is refused (expressible.py). Four things are done so that it is the same model:
+recognise.py refuses what CTranslate2 can't express. Four steps make it the same model:
 
-- Sinusoids are written as a table: the engine's own have other frequencies. Beyond its rows the engine throws.
-- The T5 bias is written with a bucket for each distance up to `max_distance`: then the engine's logarithms, which
-  round otherwise, have no say. No positions at all are a T5 bias of zeros, which has no end.
-- The head width is always written: without it the engine divides the model's width, loads, and is silently wrong.
-- A ReZero's α goes into the last matrix of its branch; a table of two factors is written as their product.
+- Sinusoids are written as a table, since the engine's own have other frequencies. Beyond its rows the engine throws.
+- The T5 bias is written with a bucket for each distance up to `max_distance`, so that the engine's logarithms, which
+  round differently, have no effect. A model without positions gets a T5 bias of zeros, which has no length limit.
+- The head width is always written: without it the engine divides the model's width by the heads, loads, and computes
+  silently wrong results.
+- ReZero's α is multiplied into the last matrix of its branch; a table of two factors is written as their product.
 
 Letters: V words, D model width, H heads, K head width, R distances.
 """
@@ -34,7 +35,7 @@ from sixfold.modifications.t5_bias import bucket
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.transformer import Position
 
-ROWS = 4096  # of the table of sinusoids
+ROWS = 4096  # positions in the table of sinusoids
 QUANTIZATIONS = ("float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16")
 
 
@@ -63,9 +64,10 @@ def limits(model: Model, rows: int = ROWS) -> dict[str, int]:
 
 
 def vocabularies(tokenizers: Tokenizers) -> tuple[list[str], list[str]]:
-    """What the ids of source and target are called: as in their files, but that controls are called alike in both.
+    """The names of the source's and the target's ids, as in the tokenizer files, but with the target's control tokens.
 
-    (There they say of which kind the tokenizer is; the engine has one name for what ends a source and a target.)
+    In the files, the names of control tokens contain the kind of the tokenizer, but the engine has one name for the end
+    of source and target.
     """
     source, target = tokenizers.source.names(), tokenizers.target.names()
     return [*target[: len(CONTROLS)], *source[len(CONTROLS) :]], target
@@ -105,7 +107,7 @@ def _encoder(specs: Any, stack: Recognised, rows: int) -> Any:
 
 def _decoder(specs: Any, stack: Recognised, cross: bool, rows: int) -> Any:
     said = _said(stack)
-    if cross:  # whose attention counts for a coverage_penalty: all heads of the layer that alignments are read from
+    if cross:  # the coverage penalty uses all heads of the layer that sixfold reads alignments from
         said |= {"alignment_layer": max(len(stack.layers) - 2, 0), "alignment_heads": stack.kind.heads}
     decoder = specs.TransformerDecoderSpec(len(stack.layers), stack.kind.heads, with_encoder_attention=cross, **said)
     _fill(decoder, stack, rows)
@@ -113,7 +115,7 @@ def _decoder(specs: Any, stack: Recognised, cross: bool, rows: int) -> Any:
 
 
 def _said(stack: Recognised) -> dict[str, Any]:
-    """What the constructor of a stack's specification is told."""
+    """The arguments for the constructor of a stack's specification."""
     kind, position = stack.kind, stack.position
     said: dict[str, Any] = {
         "pre_norm": kind.pre_norm,
@@ -133,7 +135,7 @@ def _said(stack: Recognised) -> dict[str, Any]:
 
 
 def _fill(spec: Any, stack: Recognised, rows: int) -> None:
-    """Put the weights of a stack, all but its tables of words, into their places."""
+    """Fill in the weights of a stack, except its word tables."""
     if isinstance(stack.position, forms.SinusoidForm):
         spec.position_encodings.encodings = _array(waves(stack.entrance, rows, stack.width))
     elif isinstance(stack.position, forms.LearnedPositionsForm):
@@ -177,7 +179,7 @@ def _fill_norm(spec: Any, norm: Any) -> None:
 
 
 def _fill_position(spec: Any, position: Any, stack: Recognised) -> None:
-    """What the self-attention of a layer knows of positions."""
+    """Fill in the position weights of a layer's self-attention."""
     if isinstance(position, forms.ShawForm):
         assert position.keys is not None
         assert position.to_values is not None
@@ -190,15 +192,15 @@ def _fill_position(spec: Any, position: Any, stack: Recognised) -> None:
 
 
 def _biases(position: Any, stack: Recognised) -> tuple[Tensor, int]:
-    """A T5 bias with a row for each distance, (buckets, H), and the distance from which the engine has one for all.
+    """A T5 bias with a row for each distance, (buckets, H), and the distance from which the engine uses one bucket.
 
-    The first half of the engine's buckets (of each half, in an encoder) are for distances 0, 1, 2, …; the rest are
-    for further ones, by their logarithm: all of these get the row of the furthest.
+    The first half of the engine's buckets (in an encoder: of the buckets of each direction) are for distances 0, 1, 2,
+    …; the other half divides larger distances by their logarithm, and gets the row of the largest distance throughout.
     """
     if not isinstance(position, forms.T5BiasForm):
         return torch.zeros(4, stack.kind.heads), 4  # the engine divides by log(4 / 2)
     near = position.max_distance
-    reached = torch.arange(2 * near).clamp(max=near)  # a distance that each bucket of one direction stands for
+    reached = torch.arange(2 * near).clamp(max=near)  # the distance of each bucket of one direction
     distances = -reached if position.causal else torch.cat([-reached, reached])
     owner: Any = position if position.per_layer else stack.position
     buckets = bucket(distances, position.buckets, position.max_distance, position.causal)
@@ -206,19 +208,19 @@ def _biases(position: Any, stack: Recognised) -> tuple[Tensor, int]:
 
 
 def waves(position: Position, rows: int, width: int) -> Tensor:
-    """What the model itself adds at each position. → (rows, D)"""
+    """The vectors (rows, D) that the model itself adds at each position."""
     places = torch.arange(rows)[None]
     call = Call(positions=places, key_positions=places, lazy_sight=LazySight.of(Sight()), causal=False)
     return position.embed(torch.zeros(1, rows, width), replace(call))[0]
 
 
 def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """A copy: to quantise, ctranslate2 writes into what it is given, and that must not be the model itself."""
+    """A copy, since ctranslate2 quantises arrays in place, and the model must not change."""
     return np.array(tensor.detach().cpu().float().numpy(), copy=True)
 
 
 class CTranslate2Engine:
-    """A directory that was written, at work."""
+    """Runs an exported directory with CTranslate2."""
 
     def __init__(self, folder: Path, reads_source: bool, tokenizers: Tokenizers, never: Sequence[int]):
         package, threads = engine(), torch.get_num_threads()
@@ -230,7 +232,7 @@ class CTranslate2Engine:
         self.never = [[self.target[id_]] for id_ in never]
 
     def greedy(self, rows: list[list[int]], limit: int) -> list[list[int]]:
-        """What it writes, without EOS; rows are sources without EOS, or prompts without BOS."""
+        """Its greedy outputs, without EOS; rows are sources without EOS, or prompts without BOS."""
         said: dict[str, Any] = {"beam_size": 1, "suppress_sequences": self.never, "max_batch_size": 32}
         if not self.reads_source:
             prompts = [[self.target[id_] for id_ in (BOS, *row)] for row in rows]
@@ -244,7 +246,7 @@ class CTranslate2Engine:
         return [[self.ids[token] for token in each.hypotheses[0]] for each in found]
 
     def log_probs(self, rows: list[list[int]], outputs: list[list[int]]) -> list[list[float]]:
-        """Of each token of each output, and of its end."""
+        """The log-probability of each token of each output, and of EOS after it."""
         if not self.reads_source:
             texts = [[BOS, *row, *output, EOS] for row, output in zip(rows, outputs, strict=True)]
             named = [[self.target[id_] for id_ in text] for text in texts]

@@ -1,4 +1,4 @@
-"""The run's section `decoding` for another engine: the options that it has, and sentences on what it lacks.
+"""The run's section `decoding` for another engine: its options, and a sentence for each setting that it lacks.
 
 setting                                       CTranslate2                        torch
 beam_size, n_best, min_length                 its options                        the program
@@ -21,13 +21,13 @@ from typing import Any
 from sixfold.config.schema import Decoding
 from sixfold.foreign.length_limits import LengthLimits
 
-PATIENCE = 2  # CTranslate2 ends a beam search when patience · beam_size outputs are found; sixfold goes on, if need be
+PATIENCE = 2  # CTranslate2 ends a beam search after patience · beam_size outputs, sixfold when none can still win
 
 
 def ctranslate2_options(
     decoding: Decoding, reads_source: bool, never: Sequence[str], room: LengthLimits
 ) -> dict[str, Any]:
-    """Options of `translate_batch` or `generate_batch`, but for the length limit, which each line has for itself."""
+    """Options of `translate_batch` or `generate_batch`, except the length limit, which differs by line."""
     options: dict[str, Any] = {
         "suppress_sequences": [[name] for name in never],
         "no_repeat_ngram_size": decoding.no_repeat_ngram_size,
@@ -46,7 +46,7 @@ def ctranslate2_options(
 
 
 def _sampling(decoding: Decoding) -> dict[str, Any]:
-    """Of several, CTranslate2 draws none from one word only."""
+    """Options for sampling. With top_k 1, CTranslate2 gives one output only."""
     return {
         "beam_size": 1,
         "num_hypotheses": 1 if decoding.top_k == 1 else decoding.n_best,
@@ -58,7 +58,7 @@ def _sampling(decoding: Decoding) -> dict[str, Any]:
 
 
 def _beam(decoding: Decoding) -> dict[str, Any]:
-    """With penalties, all outputs that were found are given back, to be ranked by the run's formula."""
+    """Options for beam search. With penalties, all outputs are returned, to be ranked by the program."""
     penalty = {"none": 0.0, "average": 1.0}.get(str(decoding.length_penalty), decoding.length_penalty)
     options = {"beam_size": decoding.beam_size, "length_penalty": penalty, "sampling_topk": 1}
     if decoding.beam_size == 1 or not (penalty or decoding.coverage_penalty):
@@ -71,12 +71,12 @@ def _covers(decoding: Decoding) -> bool:
 
 
 def not_carried(to: str, decoding: Decoding, spells: bool, quantization: str | None = None) -> list[str]:
-    """A sentence for each setting of the run that the exported program does not have, or has in another form."""
+    """A sentence for each setting of the run that the exported program lacks, or has in another form."""
     said = list(_in_neither(decoding, spells))
     if to == "ctranslate2":
         said += _not_in_ctranslate2(decoding)
     elif _covers(decoding):
-        said.append(f"coverage_penalty {decoding.coverage_penalty:g}: the programs do not give attention weights")
+        said.append(f"coverage_penalty {decoding.coverage_penalty:g}: the programs do not return attention weights")
     if decoding.precision != "float32" and quantization in (None, "float32"):
         instead = "; export with --quantization int8 for that" if to == "ctranslate2" else ""
         said.append(f"precision {decoding.precision}: the weights are float32{instead}")
@@ -85,11 +85,11 @@ def not_carried(to: str, decoding: Decoding, spells: bool, quantization: str | N
 
 def _in_neither(decoding: Decoding, spells: bool) -> Iterator[str]:
     if decoding.sample:
-        yield "seed: words are drawn from the same probabilities with other random numbers, so other texts come out"
+        yield "seed: words are drawn from the same probabilities with other random numbers, so texts differ"
     if decoding.beam_groups > 1:
-        yield f"beam_groups {decoding.beam_groups}, diversity {decoding.diversity:g}: it is one plain beam"
+        yield f"beam_groups {decoding.beam_groups}, diversity {decoding.diversity:g}: the search has one plain beam"
     if decoding.forbidden_words:
-        yield f"forbidden_words {', '.join(decoding.forbidden_words)}: they may be written"
+        yield f"forbidden_words {', '.join(decoding.forbidden_words)}: outputs may contain them"
     if decoding.replace_unknown and not spells:
         yield "replace_unknown: unknown words are written as <unk>"
 
@@ -104,11 +104,11 @@ def _not_in_ctranslate2(decoding: Decoding) -> Iterator[str]:
         )
     if decoding.beam_size > 1 and (decoding.no_repeat_ngram_size or decoding.min_length):
         yield (
-            "no_repeat_ngram_size, min_length in a beam: CTranslate2 gives the probability of a forbidden word to the "
-            "others, sixfold does not, so other hypotheses may go on"
+            "no_repeat_ngram_size, min_length in a beam: CTranslate2 spreads the probability of a forbidden word over "
+            "the others, sixfold does not, so other hypotheses may survive"
         )
     if _covers(decoding) and decoding.length_penalty == "average":
         yield (
-            f"coverage_penalty {decoding.coverage_penalty:g} with length_penalty average: long outputs win, and "
-            "CTranslate2 ends its search before it has found them"
+            f"coverage_penalty {decoding.coverage_penalty:g} with length_penalty average: long outputs win, but "
+            "CTranslate2 ends its search before it finds them"
         )

@@ -1,4 +1,4 @@
-"""What goes into the directory of an export: the form itself, tokenizers, a description, and how to use it."""
+"""Fills the directory of an export: the model, tokenizers, a description (export.json), and a README."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def write(
     lines: int = 100,
     texts: Iterable[str] | None = None,
 ) -> tuple[Agreement | None, tuple[str, ...]]:
-    """Fill `folder`, and compare. Without quantization, a difference beyond rounding is an error.
+    """Fill `folder`, and compare with the original. Without quantization, a difference beyond rounding is an error.
 
-    → how far both agree, and the settings of the run that are not carried
+    → the agreement, and the settings of the run that are not carried over
     """
     model, tokenizers, config, _ = opened
     about: dict[str, Any] = {**model_files.describe(model), "format": FORMAT, "to": to, **_vocabulary(tokenizers)}
@@ -50,7 +50,7 @@ def write(
     else:
         engine = _write_engine(opened, to, folder, quantization, about)
         tokenizers.save(folder)
-    _describe(folder, about)  # the program that is compared reads it
+    _describe(folder, about)  # the README's program reads it during the comparison
     (folder / README).write_text(readme(to, model.reads_source, about), encoding="utf-8")
     missing = tuple(about.get("not_carried", ()))
     if engine is None or lines == 0:
@@ -96,26 +96,24 @@ def _write_engine(
 def _compared(
     opened: OpenedRun, pool: list[str], number: int, engine: Engine, to: Form, folder: Path, *, strict: bool
 ) -> Agreement:
-    """Of some lines of the pool: the engine beside the model, then the README's program beside the run."""
+    """On some lines of the pool, compare the engine with the model, then the README's program with the run."""
     model, tokenizers, *_ = opened
     lines = choose_lines(opened, pool, number)
     if not lines:
-        raise ValueError(
-            "there is no text to compare both engines on: the file has no line that is neither empty nor long"
-        )
+        raise ValueError("there is no text to compare on: every line of the file is empty or too long")
     longest = LengthLimits.of(model.limits, min(WRITTEN, max(1, *(line.tokens for line in lines)))).written
     agreement = compare(model, tokenizers, [line.text for line in lines], longest, engine)
     if strict and not agreement.close:
         raise ValueError(
-            f"the exported model does not do what the original does, and was not written: {agreement.same} of "
-            f"{agreement.texts} texts are the same, log-probabilities differ by {agreement.log_prob:.2g}, and "
-            f"other words are {agreement.gap:.2g} less likely (rounding explains {CLOSE:g}); please report this"
+            f"the exported model does not agree with the original, so it was not written: {agreement.same} of "
+            f"{agreement.texts} texts are the same, log-probabilities differ by up to {agreement.log_prob:.2g}, and "
+            f"different words lose up to {agreement.gap:.2g} in log p (rounding explains {CLOSE:g}); please report this"
         )
     return replace(agreement, as_used=compare_as_used(opened, lines, to, folder))
 
 
 def _vocabulary(tokenizers: Tokenizers) -> dict[str, Any]:
-    """The ids that control a model, and what the target's file calls them."""
+    """The ids of control tokens, with their names in the target tokenizer's file."""
     names = tokenizers.target.names()
     return {"controls": {CONTROLS[id_]: {"id": id_, "name": names[id_]} for id_ in CONTROLS}, "bos": BOS, "eos": EOS}
 
@@ -127,6 +125,6 @@ def _files(tokenizers: Tokenizers) -> dict[str, str]:
 
 
 def _contents(tokenizers: Tokenizers) -> dict[str, Any]:
-    """Where both are one, there is no source."""
+    """The content of the tokenizer files. A joint tokenizer is stored once, as the target's."""
     target = {"target": json.loads(tokenizers.target.text)}
     return target if tokenizers.joint else {"source": json.loads(tokenizers.source.text), **target}

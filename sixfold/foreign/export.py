@@ -1,8 +1,8 @@
-"""A run as other programs read it: CTranslate2, safetensors alone, programs of torch.
+"""Exports a run for other programs: to CTranslate2, to plain safetensors, or to programs of torch.export.
 
->>> sixfold.export.export("runs/mine", "ctranslate2", "mine-ct2", quantization="int8")
+>>> sixfold.foreign.export.export("runs/mine", "ctranslate2", "mine-ct2", quantization="int8")
 
-What is written was compared with the original before the directory appears in its place.
+The exported model is compared with the original before its directory appears.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from sixfold.spec.registry import import_file
 
 @dataclass(frozen=True)
 class Exported:
-    """What came of it."""
+    """The result of an export."""
 
     directory: Path
     to: Form
-    agreement: Agreement | None  # None: nothing was compared
+    agreement: Agreement | None  # None if nothing was compared
     not_carried: tuple[str, ...] = ()  # settings of the run that the exported program lacks, a sentence for each
 
     def json(self) -> dict[str, Any]:
@@ -53,15 +53,15 @@ def export(
     texts: Iterable[str] | None = None,
     imports: Sequence[str | Path] = (),
 ) -> Exported:
-    """Write a run to the new directory `out`. An earlier export there is replaced if `overwrite`, anything else never.
+    """Write a run to the new directory `out`. With `overwrite` an earlier export there is replaced, but nothing else.
 
-    Both engines then write `lines` texts: those given, or the run's own. Without quantization they must agree.
-    `imports` are Python files that register modifications of your own.
+    Both models decode `lines` texts: those given, or the run's own. Without quantization they must agree. `imports` are
+    Python files that register modifications of your own.
     """
     if to not in get_args(Form):
-        raise ValueError(f"there is no form {to!r} to export to; there are {', '.join(get_args(Form))}")
+        raise ValueError(f"there is no format {to!r} to export to; there are {', '.join(get_args(Form))}")
     if quantization is not None and to != "ctranslate2":
-        raise ValueError(f"quantization is for ctranslate2; the weights of {to} stay as they are")
+        raise ValueError(f"quantization works with --to ctranslate2 only; the weights of {to} stay as they are")
     place = Path(out)
     sweep_beside(place)
     _need_room(place, overwrite)
@@ -74,17 +74,17 @@ def export(
 
 
 def _need_room(place: Path, overwrite: bool) -> None:
-    """A new place, an empty directory, or, to be replaced, an earlier export: nobody else's files are touched."""
+    """Raise a ValueError unless `place` is new, an empty directory, or an earlier export that may be replaced."""
     if not place.exists() and not place.is_symlink():
         return
     if place.exists() and place.samefile(os.curdir):
-        raise ValueError(f"{place} is the directory you are in, which can't be replaced; choose another --out")
+        raise ValueError(f"{place} is the current directory, which can't be replaced; give another --out")
     if place.is_dir() and not place.is_symlink() and not any(place.iterdir()):
         return
     if not _is_export(place):
-        raise ValueError(f"{place} is there already, and is no export; choose another --out")
+        raise ValueError(f"{place} exists already and is not an export; give another --out")
     if not overwrite:
-        raise ValueError(f"{place} holds an export already; say --overwrite to replace it")
+        raise ValueError(f"{place} already holds an export; give --overwrite to replace it")
 
 
 def _is_export(place: Path) -> bool:
@@ -96,7 +96,7 @@ def _is_export(place: Path) -> bool:
 
 
 def refusal(opened: OpenedRun, to: Form) -> str | None:
-    """Why a model can't be exported in this form; None if it can, as far as can be said without trying."""
+    """The reason why a model can't be exported in this format; None if none is known without trying."""
     if to == "safetensors":
         return None
     if not opened.model.writes_text:

@@ -1,4 +1,4 @@
-"""How long what is read and written may be, so that no stack is given more tokens than it can read."""
+"""Limits on the lengths of inputs and outputs, so that no stack gets more tokens than it can read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-READ, WRITTEN = 1024, 256  # where the model sets no limit: as in the section `decoding`
+READ, WRITTEN = 1024, 256  # if the model sets no limit: the defaults of the section `decoding`
 
 
 class LengthLimits(NamedTuple):
@@ -17,8 +17,11 @@ class LengthLimits(NamedTuple):
 
     @classmethod
     def of(cls, limits: Mapping[str, int], written: int = WRITTEN, read: int = READ) -> LengthLimits:
-        """What fits the limits of the stacks, BOS or EOS included. Prompt and output share those of a decoder alone."""
-        if "only" in limits:  # as Writer shares them
+        """The largest lengths within the limits of the stacks, which include BOS or EOS.
+
+        In a decoder alone, prompt and output share one limit.
+        """
+        if "only" in limits:  # divided as Generator does
             most = limits["only"]
             written = min(written, most // 2)
             return cls(min(read, most - 1 - written), written)

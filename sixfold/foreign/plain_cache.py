@@ -1,10 +1,10 @@
-"""A decoder whose cache is plain tensors, in and out, so that a program without Python objects can hold it.
+"""A decoder whose cache is plain tensors, in and out, so that an exported program can hold it.
 
-    Beginning:  source (B, n) ids  →  mask (B, n), and what cross-attentions make of the memory, once per sentence
-    Step:       ids (B, L), mask, these, past (B, …, T, ·)  →  log p (B, V) of the next word, past (B, …, T + L, ·)
+    source   ids (B, n)  →  mask (B, n), kept: keys and values that cross-attentions make of the memory, once
+    step     ids (B, L), mask, kept, past (B, …, T, ·)  →  log p (B, V) of the next word, past (B, …, T + L, ·)
 
 All rows of a batch have read the same number T of tokens; at first T = 0. The past is the tokens themselves, the states
-that grow with them, and carried states (B, …) of fixed size, which are zero at first. A decoder alone has no beginning:
+that grow with them, and carried states (B, …) of fixed size, which are zero at first. A decoder alone has no source:
 its first step reads the prompt.
 
 Letters: B rows, L new tokens, T tokens before them, n source length, D model width, V words.
@@ -32,7 +32,7 @@ States = Mapping[Key, tuple[Tensor, ...]]
 
 @dataclass
 class ExplicitCache:
-    """In the place of a cache: it takes states from mappings, and puts them into others for its owner to find.
+    """Replaces a cache: it reads states from `past` and `kept`, and stores new ones in `grown` and `made`.
 
     Each row is a sentence with one hypothesis.
     """
@@ -70,7 +70,7 @@ class ExplicitCache:
 
 
 class Layout(NamedTuple):
-    """Which states there are, in the order in which programs take and give them: (key, how many tensors)."""
+    """The states of a model, in the order in which programs take and return them: (key, number of tensors)."""
 
     kept: tuple[tuple[Key, int], ...]
     grown: tuple[tuple[Key, int], ...]
@@ -82,7 +82,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, model: Model) -> Layout:
-        """What one step shows."""
+        """Found by running one step."""
         device = next(model.parameters()).device
         memory = None
         if model.reads_source:
@@ -111,7 +111,7 @@ def encode(model: Any, source: Tensor) -> Memory:
 def read(
     model: Any, ids: Tensor, memory: Memory | None, past: States | None = None, kept: States | None = None
 ) -> tuple[Tensor, ExplicitCache]:
-    """Read ids (B, L) after the past. → states (B, L, D), and what holds the states that came of it"""
+    """Read ids (B, L) after the past. → states (B, L, D), and the cache with the new states"""
     before = past[TOKENS][0].shape[-2] if past else 0
     keys = torch.arange(before + ids.shape[1], device=ids.device)[None]
     positions = keys[:, before:]
@@ -133,7 +133,7 @@ def read(
 
 
 class SourceProgram(nn.Module):
-    """Reads the source."""
+    """Reads the source. → its mask, and the kept states"""
 
     def __init__(self, model: Any, layout: Layout):
         super().__init__()
@@ -147,7 +147,7 @@ class SourceProgram(nn.Module):
 
 
 class StepProgram(nn.Module):
-    """Reads the newest tokens, and says what may come next."""
+    """Reads the newest tokens. → log p of the next word, and the new past"""
 
     def __init__(self, model: Any, layout: Layout):
         super().__init__()
@@ -155,7 +155,7 @@ class StepProgram(nn.Module):
 
     def forward(self, ids: Tensor, real: Tensor | None, kept: list[Tensor], past: list[Tensor]) -> tuple[Tensor, ...]:
         memory = None
-        if real is not None:  # states are not read any more: what was made of them is in `kept`
+        if real is not None:  # the memory's states are no longer read: `kept` holds their keys and values
             memory = Memory((kept[0],) * self.model.sizes.decoder_layers, real)
         x, cache = read(self.model, ids, memory, _by_key(self.layout.past, past), _by_key(self.layout.kept, kept))
         return self.model.log_probs(x[:, -1]), *self.layout.past_of(cache)

@@ -1,7 +1,7 @@
-"""Programs that use an exported directory without sixfold: its README shows them, and the export's check runs them.
+"""Programs that use an exported directory without sixfold: the README contains them, and the export's check runs them.
 
-Each is a class, and a few lines that use it on standard input. The class reads the run's settings from export.json. It
-applies those itself that the other engine has no option for: a length limit for each line, the length formula.
+Each is a class, and a few lines that apply it to standard input. The class reads the run's settings from export.json.
+It applies the settings that the other engine has no option for: a length limit for each line, and the length formula.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ _DIVISOR = '''
 
 _FIT_SOURCE = '''
     def fit(self, row):
-        """The tokens of a source that are read, and the most tokens of its translation."""
+        """A source, truncated to the limit, and the most tokens of its translation."""
         run, room = self.decoding, self.about["room"]
         if len(row) > room["read"] and run["too_long"] == "refuse":
-            raise ValueError(f"a source has {len(row)} tokens, and no more than {room['read']} are taken")
+            raise ValueError(f"a source has {len(row)} tokens, but at most {room['read']} are allowed")
         row = row[: room["read"]]
         return row, min(max(int(run["max_ratio"] * len(row)) + 10, run["min_length"]), room["written"])
 '''
 
 _FIT_PROMPT = '''
     def fit(self, row):
-        """The last tokens of a prompt, which are read, and the most tokens that may follow."""
+        """The last tokens of a prompt, up to the limit, and the most tokens that may follow."""
         run, known = self.decoding, self.about["limits"].get("only")
         read, written = run["max_source"], run["max_length"]
         if known is not None:  # prompt and output share the positions
             written = min(written, max(known // 2, known - 1 - len(row)), known - 1)
             read = min(read, known - 1 - written)
         if len(row) > read and run["too_long"] == "refuse":
-            raise ValueError(f"a prompt has {len(row)} tokens, and no more than {read} are taken")
+            raise ValueError(f"a prompt has {len(row)} tokens, but at most {read} are allowed")
         return row[max(0, len(row) - read) :], written
 '''
 
@@ -68,7 +68,7 @@ class NAME:
     def __init__(self, folder, **changes):
         self.about = json.loads((Path(folder) / "export.json").read_text(encoding="utf-8"))
         self.decoding = self.about["decoding"]  # the run's settings
-        self.options = {**self.about["options"], **changes}  # those of them that CTranslate2 has
+        self.options = {**self.about["options"], **changes}  # those that CTranslate2 supports
         self.begin, self.end = (self.about["controls"][name]["name"] for name in ("<s>", "</s>"))
         files = [str(Path(folder) / self.about["tokenizers"][side]) for side in ("source", "target")]
         self.source, self.target = map(Tokenizer.from_file, files)
@@ -79,7 +79,7 @@ class NAME:
         return tokenizer.encode(line, add_special_tokens=False).tokens
 WRITE
     def best(self, row, outputs, scores):
-        """The n best texts. In a beam all differ, and are ranked by the run's formula."""
+        """The n best texts. Those of a beam all differ, and are ranked by the run's formula."""
         beam = self.options["beam_size"] > 1
         if beam:
             ranked = sorted(zip((-self.rank(row, *output) for output in zip(outputs, scores)), outputs))
@@ -89,9 +89,9 @@ WRITE
         return (list(dict.fromkeys(texts)) if beam else texts)[: self.decoding["n_best"]]
 
     def rank(self, row, output, score):
-        """log p / divisor. CTranslate2's score is log p / length ** length_penalty, plus the coverage. It must be
-        computed anew where words are forbidden, as the others get their probability there; and where the length limit
-        cuts an output off, as log p of the end is missing."""
+        """log p / divisor. CTranslate2's score is log p / length ** length_penalty, plus the coverage. log p must be
+        computed again in two cases: if words are forbidden, because CTranslate2 spreads their probability over the
+        others; and if the length limit cuts an output off, because log p of the end is missing."""
         run, scale = self.decoding, len(output) ** self.options["length_penalty"]
         ended, covers = output[-1] == self.end, self.options.get("coverage_penalty", 0) > 0
         if ended and not (covers or run["no_repeat_ngram_size"] or run["min_length"]):
@@ -103,7 +103,7 @@ WRITE
 
 _TRANSLATE_BATCH = '''
     def translate(self, lines):
-        """The n best texts for each line. CTranslate2 takes one length limit for a call, so lines are grouped by it."""
+        """The n best texts for each line. A call of CTranslate2 has one length limit, so lines are grouped by it."""
         texts, rows, groups = [[""] for _ in lines], {}, {}
         for number, line in enumerate(lines):
             if line.strip():
@@ -123,8 +123,8 @@ _TRANSLATE_BATCH = '''
 
 _GENERATE_BATCH = '''
     def generate(self, lines):
-        """The n best texts after each prompt. CTranslate2 takes one length limit for a call, and reads prompts at once
-        only if they are of one length, so they are grouped by both."""
+        """The n best texts after each prompt. A call of CTranslate2 has one length limit, and reads whole prompts at
+        once only if they have one length, so prompts are grouped by both."""
         texts, rows, groups = [[] for _ in lines], {}, {}
         for number, line in enumerate(lines):
             rows[number], most = self.fit(self.tokens(self.target, line))
@@ -159,7 +159,7 @@ LOAD
         return tokenizer.encode(line, add_special_tokens=False).ids
 WRITE
     def search(self, ids, mask, kept, most):
-        """The n best texts: of a beam (of one, where the beam_size is 1), or drawn."""
+        """The n best texts of a beam, or n sampled ones."""
         if self.decoding["sample"]:
             return [self.text(self.beam(ids, mask, kept, most, 1)[0]) for _ in range(self.decoding["n_best"])]
         outputs = self.beam(ids, mask, kept, most, self.decoding["beam_size"])
@@ -167,7 +167,7 @@ WRITE
 
     @torch.no_grad()
     def beam(self, ids, mask, kept, most, width):
-        """Outputs, the best first: `width` hypotheses go on side by side, as rows of a batch."""
+        """Outputs, the best first. The `width` hypotheses are rows of a batch."""
         past = [torch.zeros(shape) for shape in self.about["past"]]  # of one row that has read nothing yet
         hypotheses, found = [((), 0.0)], []  # (tokens, log p), (rank, tokens)
         while hypotheses and not self.decided(hypotheses, found, most, width):
@@ -183,11 +183,11 @@ WRITE
                     rows.append(row)
             ids, past = torch.tensor([[tokens[-1]] for tokens, _ in hypotheses]), [state[rows] for state in past]
         if not found:
-            raise ValueError(f"no output of at most {most} tokens was found that keeps to the run's settings")
+            raise ValueError(f"no output of at most {most} tokens fulfils the run's settings")
         return [tokens for _, tokens in sorted(found, key=lambda each: -each[0])]
 
     def candidates(self, log_p, hypotheses, most, width):
-        """The likeliest words after all hypotheses, or the one that is drawn: (log p, tokens, word, row) …"""
+        """The likeliest words after all hypotheses, or the sampled one, as (log p, tokens, word, row)."""
         for row, (tokens, _) in zip(log_p, hypotheses):
             self.rule(row, tokens, most)
         if self.decoding["sample"]:
@@ -200,7 +200,7 @@ WRITE
         return [(total, hypotheses[row][0], word, row) for total, (row, word) in pairs if total > -torch.inf]
 
     def rule(self, log_p, tokens, most):
-        """Change log p of the next word as the run's settings ask."""
+        """Change log p of the next word according to the run's settings."""
         run, size, end = self.decoding, self.decoding["no_repeat_ngram_size"], self.about["eos"]
         log_p[self.about["never"]] = -torch.inf
         log_p[list(set(tokens))] *= run["repetition_penalty"]
@@ -214,7 +214,7 @@ WRITE
             log_p[torch.arange(len(log_p)) != end] = -torch.inf
 
     def decided(self, hypotheses, found, most, width):
-        """Whether no hypothesis can still come to a better rank than those found."""
+        """Whether no hypothesis can still rank above the outputs found."""
         if len({self.text(tokens) for _, tokens in found}) < self.decoding["n_best"] or width == 1:
             return width == 1 and bool(found)
         ranks = {}
@@ -225,7 +225,7 @@ WRITE
         return all(total / self.divisor(length) <= to_beat for _, total in hypotheses for length in lengths)
 
     def narrowed(self, log_p):
-        """The probabilities to draw from."""
+        """The probabilities to sample from."""
         run, p = self.decoding, (log_p.double() / self.decoding["temperature"]).softmax(-1)
         if 0 < run["top_k"] < len(p):
             p = p * (p >= p.topk(run["top_k"]).values[-1])
@@ -283,7 +283,7 @@ for name, weight in weights.items():
 
 
 def program(to: str, reads_source: bool) -> str:
-    """A Python program that is given the directory, and lines on its standard input."""
+    """A Python program whose argument is the directory, and whose input is lines on standard input."""
     if to == "safetensors":
         return _WEIGHTS
     name, verb = _names(reads_source)
@@ -311,7 +311,7 @@ def _torch(reads_source: bool) -> str:
 
 
 def run_program(to: str, reads_source: bool, folder: Any, lines: list[str], **changes: Any) -> list[list[str]]:
-    """What the README's program writes: the n best texts for each line."""
+    """Run the README's program. → the n best texts for each line"""
     name, verb = _names(reads_source)
     space: dict[str, Any] = {"__name__": "readme"}
     exec(compile(program(to, reads_source), f"{folder}/README.md", "exec"), space)

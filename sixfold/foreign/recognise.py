@@ -1,20 +1,20 @@
-"""What CTranslate2 can express: each part of a model is recognised by its form, and whatever is not is refused by name.
+"""Recognises the parts that CTranslate2 can express, by their forms. Any other part is refused by name.
 
     slot            expressed                                                refused
-    stack           layers; one layer for all                                what halts, pools or counts its steps
+    stack           layers; one shared layer                                 halting, pooling, counting of steps
     layer           the plain ones                                           cells, branches
     attention       plain, of any head width                                 synthesizers, convolutions
     cross           plain, with as many heads as self-attention              another number of heads
     feed_forward    plain, gated                                             experts, product keys, fixup's
-    activation      relu, gelu (both), swish, sigmoid                        elu, selu, softplus, none at all
+    activation      relu, gelu (exact and tanh), swish, sigmoid              elu, selu, softplus, none at all
     residual        pre-norm, post-norm; ReZero with a norm                  no norm
     norm            layer norm, RMS norm                                     RMS norm of a fraction
     position        sinusoid, learned, none, rotary, T5 bias, Shaw           T5 bias per layer, Shaw per head
     embedding       a table; two factors, as their product                   clusters
     bridge, head    the last state; a plain softmax                          all others
 
-The names of modifications are only for messages: a modification whose parts offer these forms (core/forms.py) is
-expressed, whoever wrote it.
+The names of modifications occur in messages only: any modification whose parts offer these forms (core/forms.py) can be
+expressed, also a user's own.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _POSITIONS = (
     forms.T5BiasForm,
 )
 
-# How each activation is called there.
+# CTranslate2's name of each activation.
 _ACTIVATIONS: dict[tuple[Any, tuple[Any, ...]], str] = {
     (torch.relu, ()): "RELU",
     (torch.relu_, ()): "RELU",
@@ -57,7 +57,7 @@ _ACTIVATIONS: dict[tuple[Any, tuple[Any, ...]], str] = {
 
 @dataclass(frozen=True)
 class Kind:
-    """What CTranslate2 wants to be told of a whole stack: all its layers are alike in this."""
+    """The properties that CTranslate2 has once per stack: all its layers must be alike in them."""
 
     pre_norm: bool
     rms_norm: bool
@@ -70,7 +70,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Layer:
-    """The forms of a layer's parts; instead of modules, these hold the forms of theirs."""
+    """The forms of a layer's parts, in which the forms of sub-modules replace the modules."""
 
     attention: forms.AttentionForm
     cross: forms.CrossAttentionForm | None
@@ -80,25 +80,25 @@ class Layer:
 
 @dataclass(frozen=True)
 class Recognised:
-    """A stack of parts that are all known."""
+    """A stack whose parts are all recognised."""
 
-    layers: Sequence[Layer]  # the same one several times where it is shared
+    layers: Sequence[Layer]  # a shared layer is repeated
     final: forms.NormForm | None  # the norm after the last layer
     kind: Kind
     width: int  # D
-    position: forms.PositionForm  # the stack's own; those in the layers are of its kind
-    entrance: Any  # the stack's position itself
+    position: forms.PositionForm  # the form of the stack's position; those in the layers have the same type
+    entrance: Any  # the stack's position, the module
 
 
-class Inexpressible(ValueError):  # noqa: N818  (it says what is the matter, as ValueError does not)
-    """A part that the other program does not have."""
+class Inexpressible(ValueError):  # noqa: N818  (the name without "Error" says what is wrong)
+    """A part that the other program lacks."""
 
 
 def recognise(model: Model) -> dict[str, Recognised]:
-    """The stacks of a model by name, if all its parts are known; else `Inexpressible` says which is not, and why."""
+    """The stacks of a model by name; raises `Inexpressible`, with the part and the reason, if one is not recognised."""
     reader = _Reader(model)
     if not model.writes_text:
-        raise Inexpressible("a model of kind encoder_only writes no text, and is not exported to CTranslate2")
+        raise Inexpressible("a model of kind encoder_only writes no text, so it can't be exported to CTranslate2")
     for table in model.tables:
         reader.need("embedding", table, (forms.EmbeddingForm,), "reads words by one table")
     reader.need("head", model.head, (forms.SoftmaxForm,), "ends with one softmax over one table")
@@ -121,12 +121,12 @@ def table_of(table: nn.Module) -> Tensor:
 
 
 def branch_scale(residual: forms.ResidualForm) -> Tensor | float:
-    """What a residual connection multiplies its branch by: α of a ReZero, which the branch's last map can take in."""
+    """The factor on a residual connection's branch, such as ReZero's α; the branch's last map can absorb it."""
     return 1.0 if residual.gain is None else residual.gain
 
 
 class _Reader:
-    """Looks at the forms of parts, and refuses."""
+    """Reads the forms of parts, and refuses those that are not recognised."""
 
     def __init__(self, model: Model):
         self.owners = {slot: each.name for each in model.assembly.modifications for slot in find(each.name).slots}
@@ -137,7 +137,7 @@ class _Reader:
         raise Inexpressible(f"{name} can't be exported to CTranslate2, {why}")
 
     def need(self, slot: str, part: nn.Module, known: tuple[type[forms.Form], ...], how: str) -> Any:
-        """The form of a part, if it is a known one; `how` says how CTranslate2 does it."""
+        """The form of a part, if it is a known one; else an error. `how` describes what CTranslate2 has instead."""
         form = form_of(part)
         if not isinstance(form, known):
             changed = " with a hook" if forms.altered(part) else ""
@@ -182,7 +182,7 @@ class _Reader:
         biased = slot == "feed_forward"
         for name, each in linear.items():
             if biased != (each.bias is not None):
-                self.refuse(slot, f"{'no' if biased else 'a'} bias in {name}", "where feed-forwards have biases only")
+                self.refuse(slot, f"{'no' if biased else 'a'} bias in {name}", "where only feed-forwards have biases")
         return replace(form, **linear)
 
     def residual(self, residual: nn.Module) -> forms.ResidualForm:
@@ -195,7 +195,7 @@ class _Reader:
         pre_norm = {isinstance(each, forms.PreNormForm) for each in around}
         norms = {(each.norm.centred, each.norm.epsilon) for each in around}
         if len(pre_norm) > 1 or len(norms) > 1:
-            self.refuse("residual", "a layer whose residual connections differ", "where all of a layer are alike")
+            self.refuse("residual", "a layer whose residual connections differ", "where those of a layer are alike")
         ((centred, epsilon),) = norms
         heads = layer.attention.heads
         return Kind(
@@ -242,7 +242,7 @@ class _Reader:
         if {type(each) for each in inside.values()} != {type(form)}:
             self.refuse("position", "positions that differ within a stack", "where they are all alike")
         if isinstance(form, forms.T5BiasForm) and form.per_layer and len(inside) > 1:
-            why = "where all layers have that of the first (silently, in 4.7.0)"
+            why = "where all layers use that of the first (silently, in 4.7.0)"
             self.refuse("position", "a T5 bias for each layer", why)
         if isinstance(form, forms.ShawForm) and any(len(each.keys) > 1 for each in inside.values()):
             self.refuse("position", "Shaw's positions for each head", "where the heads of a layer share them")

@@ -1,7 +1,7 @@
-"""A model as its weights alone, for programs that build it themselves: model.safetensors.
+"""The weights of a model alone, for programs that build the model themselves: model.safetensors.
 
-Each tensor is there once, under the name it has in the model; which table serves which role stands in export.json,
-beside the sizes, the modifications and the tokenizers.
+Each tensor is stored once, under its name in the model. export.json has the role of each table, the sizes, the
+modifications and the tokenizers.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ def write(model: Model, folder: Path) -> None:
         aside.write(WEIGHTS, lambda path: save_tensors(tensors, path))
     stored = safetensors.torch.load_file(folder / WEIGHTS)
     if stored.keys() != tensors.keys() or not all(_same(stored[name], tensor) for name, tensor in tensors.items()):
-        raise OSError(errno.EIO, f"{WEIGHTS} was damaged while it was written: what is read there is not the model")
+        raise OSError(errno.EIO, f"{WEIGHTS} was damaged while it was written: reading it gives other weights")
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
-    """Byte by byte, so that a NaN is the same as itself."""
+    """Whether two tensors are equal byte by byte, so that a NaN equals itself."""
     alike = (a.shape, a.dtype) == (b.shape, b.dtype)
     return alike and torch.equal(a.flatten().view(torch.uint8), b.flatten().view(torch.uint8))
 
 
 def roles(model: Model) -> dict[str, str]:
-    """Which of the tables in model.safetensors reads the source, reads the target, and writes."""
+    """The name of the table of each role (source, target, output) in model.safetensors."""
     place = {id(table): f"tables.{number}" for number, table in enumerate(model.tables)}
     return {role: place[id(table)] for role, table in model.roles.items()}

@@ -1,12 +1,12 @@
-"""A model as programs of `torch.export`, which run without this package: encoder.pt2 and step.pt2.
+"""Writes a model as programs of `torch.export`, which run without this package: encoder.pt2 and step.pt2.
 
     encoder.pt2   source (B, n)                    →  mask (B, n), kept …
     step.pt2      ids (B, L), mask, kept, past     →  log p (B, V), past …
 
-What these are stands in steps.py. The number of rows, the lengths and the past are dynamic. A decoder alone has only
-a step, with None for the mask and nothing kept.
+plain_cache.py explains these tensors. The number of rows, the lengths and the past are dynamic. A decoder alone has
+only a step, with None for the mask and nothing kept.
 
-Weights lie in the files as plain bytes, and the example inputs, which would be pickled, are left out.
+The files hold weights as plain bytes; the example inputs, which torch would pickle, are left out.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from sixfold.foreign.plain_cache import Layout, SourceProgram, StepProgram, enco
 from sixfold.models.model import Model
 
 ENCODER, STEP = "encoder.pt2", "step.pt2"
-_ROWS, _LONGEST = 1 << 16, 1 << 20  # of a batch and of a text: as good as any
+_ROWS, _LONGEST = 1 << 16, 1 << 20  # upper bounds of the dynamic sizes: rows of a batch, tokens of a text
 
 
 def write(model: Model, folder: Path) -> Layout:
-    """Fill `folder` with the programs. A model of which torch can make none is refused by the names of its parts."""
+    """Fill `folder` with the programs; a ValueError names the modifications if torch can't export the model."""
     if not model.writes_text:
         raise ValueError(f"a model of kind {model.kind} writes no text, and has no step to export")
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of itself
+        warnings.simplefilter("ignore")  # torch's warnings are about its own code
         layout = Layout.of(model)
         real, kept = None, list[Tensor]()
         if model.reads_source:
@@ -52,9 +52,9 @@ def _encoder(model: Model, layout: Layout, source: Tensor) -> ExportedProgram:
 
 
 def _step(model: Model, layout: Layout, real: Tensor | None, kept: list[Tensor]) -> ExportedProgram:
-    """Traced with two rows, of which each has read 4 tokens and now reads 3.
+    """Trace with two rows, each of which has read 4 tokens and now reads 3.
 
-    (All in one piece each, or torch would take what is left of a longer tensor for a condition.)
+    The states are contiguous: from a view of a longer tensor, torch would derive a condition on the length.
     """
     most = _most(model, "only" if real is None else "decoder")
     rows, new = Dim("rows", min=1, max=_ROWS), Dim("new", min=1, max=most)
@@ -85,16 +85,17 @@ def _save(model: Model, make: Callable[[], ExportedProgram], path: Path) -> None
             raise ValueError(f"{names} can't be exported to torch: {why} ({type(part).__name__})")
     try:
         program = make()
-    except Exception as error:  # torch has a hundred kinds, and says which line it could not trace
+    except Exception as error:  # torch raises many types of errors; the message names the line it could not trace
         first = str(error).strip().partition("\n")[0]
-        raise ValueError(f"{names} can't be exported to torch: torch.export says {first!r:.200}") from None
+        raise ValueError(f"{names} can't be exported to torch: torch.export reports {first!r:.200}") from None
     _leave_out_unused(program)
     program.example_inputs = None
     torch.export.save(program, path)
 
 
 def _leave_out_unused(program: ExportedProgram) -> None:
-    """The encoder's program needs no decoder: what leads to no output goes, and weights that nobody reads are one 0."""
+    """Remove operations that lead to no output, and replace unused weights, such as the decoder's in the encoder's
+    program, by a single expanded zero."""
     graph = program.graph_module.graph
     graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
     program.graph_module.recompile()
@@ -108,7 +109,7 @@ def _leave_out_unused(program: ExportedProgram) -> None:
 
 
 class TorchEngine:
-    """Programs that were written, at work."""
+    """Runs the exported programs."""
 
     def __init__(self, folder: Path, model: Model, layout: Layout, never: Sequence[int]):
         load = torch.export.load
@@ -121,12 +122,12 @@ class TorchEngine:
 
     @torch.no_grad()
     def greedy(self, rows: list[list[int]], limit: int) -> list[list[int]]:
-        """What they write, without EOS; rows are sources without EOS, or prompts without BOS."""
+        """Their greedy outputs, without EOS; rows are sources without EOS, or prompts without BOS."""
         return [self._one(row, limit) for row in rows]
 
     @torch.no_grad()
     def log_probs(self, rows: list[list[int]], outputs: list[list[int]]) -> list[list[float]]:
-        """Of each token of each output, and of its end."""
+        """The log-probability of each token of each output, and of EOS after it."""
         return [self._scored(row, output) for row, output in zip(rows, outputs, strict=True)]
 
     def _one(self, row: list[int], limit: int) -> list[int]:
@@ -152,7 +153,7 @@ class TorchEngine:
         return found
 
     def _begin(self, row: list[int]) -> tuple[Tensor, Tensor | None, list[Tensor]]:
-        """The first ids to read, and what was made of the source."""
+        """The first ids to read, and the mask and kept states of the source."""
         if self.encoder is None:
             return torch.tensor([[BOS, *row]]), None, []
         real, *kept = self.encoder(torch.tensor([[*row, EOS]]))
@@ -160,7 +161,7 @@ class TorchEngine:
 
 
 def empty_past(model: Model, layout: Layout) -> list[Tensor]:
-    """The past of a sentence of which nothing is read: growing states without a token, carried states of zero."""
+    """The past at the beginning of a sentence: growing states without a token, carried states of zero."""
     memory = encode(model, torch.full((1, 2), BOS)) if model.reads_source else None
     with torch.no_grad():
         _, cache = read(model, torch.full((1, 1), BOS), memory)

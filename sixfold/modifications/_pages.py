@@ -31,7 +31,8 @@ def index(modifications: list[Modification]) -> str:
     rows = [
         f"| [{m.name}]({m.name}.md) | {', '.join(m.slots)} | {m.summary} | {m.paper or ''} |" for m in modifications
     ]
-    head = ["# Modifications", "", "| name | slots | what it does | paper |", "|---|---|---|---|"]
+    study = 'On these pages, "the study" is Narang et al. (2021), arXiv 2102.11972; papers are arXiv numbers.'
+    head = ["# Modifications", "", study, "", "| name | slots | what it does | paper |", "|---|---|---|---|"]
     return "\n".join([*head, *rows]) + "\n"
 
 

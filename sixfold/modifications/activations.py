@@ -79,5 +79,5 @@ def softplus(spec: Spec) -> Spec:
 
     Parameters: none.
     """
-    # Above the threshold PyTorch gives h itself; with its default, 20, that would show in float64.
+    # Above the threshold PyTorch returns h itself; with its default of 20, the difference shows in float64.
     return replace(spec, activation=partial(F.softplus, threshold=40))

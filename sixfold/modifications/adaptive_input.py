@@ -26,7 +26,7 @@ def edges_of(words: int, cutoffs: tuple[int, ...], sentinels: int = 0) -> list[i
 
 
 def columns(width: int, factor: int) -> int:
-    """width / factor, but at least 8 (or width): fewer could not distinguish a cluster's words."""
+    """width / factor, but at least 8 (or width): fewer can't distinguish a cluster's words."""
     return max(width // factor, min(width, 8))
 
 

@@ -44,7 +44,7 @@ class AdaptiveHead(nn.Module):
     def loss(
         self, x: Tensor, table: Clusters, targets: Tensor, smoothing: float = 0.0, weights: Tensor | None = None
     ) -> Scored:
-        """A tail is computed only for the targets in it; for all where smoothing needs every word's probability."""
+        """A tail is computed only for the targets in it; with smoothing for all, as that needs every probability."""
         parameters = [*table.parameters(), *self.parameters()]
         if smoothing or x.is_meta or torch.compiler.is_compiling():  # the latter two need fixed shapes
             return chunked_likelihood(

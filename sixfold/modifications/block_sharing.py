@@ -1,4 +1,4 @@
-"""Block sharing: one layer, applied again and again."""
+"""Block sharing: one layer, applied repeatedly."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def one_layer(spec: Spec, place: Place, who: str) -> nn.Module:
         if first != other:
             part = min(first ^ other)[0].partition(".")[0]
             raise ValueError(
-                f"{who} has one layer for all, but here the {part} of layer {i} is not like that of layer 0 (counted "
-                f"from 0); choose options that make all layers alike, such as every=1, or leave out what fills {part!r}"
+                f"{who} applies one layer repeatedly, but the {part} of layer {i} differs from that of layer 0; choose "
+                f"options that make all layers alike, such as every=1, or leave out the modification of {part!r}"
             )
     return layer(spec, place.at(0))
 
@@ -77,7 +77,7 @@ def added(sizes: Sizes, stacks: str = "both") -> int:
 
 @modification("1909.11942", adds=added)
 def block_sharing(spec: Spec, *, stacks: Literal["both", "encoder", "decoder"] = "both") -> Spec:
-    """All layers of a stack share their weights: one layer is applied again and again.
+    """All layers of a stack share their weights: one layer is applied repeatedly.
 
         x ← Layer(x), N times        (encoder and decoder each have their own layer)
 

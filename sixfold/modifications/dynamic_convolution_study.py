@@ -1,4 +1,4 @@
-"""Dynamic convolution, as the comparison of 2021 ran it."""
+"""Dynamic convolution, as Narang et al. (2021) ran it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def added(sizes: Sizes) -> int:
 
 @modification("2102.11972", adds=added)
 def dynamic_convolution_study(spec: Spec) -> Spec:
-    """`dynamic_convolution` as the comparison of 2021 ran it: a kernel of width 9 for each channel.
+    """`dynamic_convolution` as Narang et al. (2021) ran it: a kernel of width 9 for each channel.
 
         u = (x W_a + a) ⊙ σ(x W_b + b)
         y_tc = Σ_j softmax_j(u_t W^Q_c + b_c) · u_(t+j−j₀),c + bias_c

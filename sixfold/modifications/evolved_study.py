@@ -1,4 +1,4 @@
-"""The Evolved Transformer, as the comparison of 2021 ran it."""
+"""The Evolved Transformer, as Narang et al. (2021) ran it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def added(sizes: Sizes) -> int:
 
 @modification("2102.11972", adds=added)
 def evolved_study(spec: Spec) -> Spec:
-    """`evolved` as the comparison of 2021 ran it: the 2·heads of a decoder cell's first attention have d_head each.
+    """`evolved` as Narang et al. (2021) ran it: the 2·heads of a decoder cell's first attention have d_head each.
 
     The page of `evolved` shows the cells. Parameters: 4·d·heads·d_head more than `evolved` in each decoder cell.
     """

@@ -46,7 +46,7 @@ class FixupFeedForward(nn.Module):
 
 
 class FixupEnd(nn.Module):
-    """s · (x + b) after a stack that reads; x + b after one that writes, whose logits have their own scale"""
+    """s · (x + b) after an encoder; x + b after a causal stack, whose logits have their own scale"""
 
     def __init__(self, spec: Spec, place: Place):
         super().__init__()
@@ -67,8 +67,8 @@ def begin(model: nn.Module, spec: Spec, *, but_for: tuple[type[nn.Module], ...] 
     known = [part for part in model.modules() if _knows(part)]
     if len(known) != len(around):
         raise ValueError(
-            f"fixup cannot initialise every branch: it knows {len(known)} of {len(around)} (plain attention and its "
-            f"own feed-forward); leave out the modification that fills attention, cross or a layer"
+            f"fixup can't initialise every branch: it recognises {len(known)} of {len(around)} (plain attention and "
+            f"its own feed-forward); leave out the modification that fills attention, cross or a layer"
         )
     for part in known:
         if isinstance(part, but_for):

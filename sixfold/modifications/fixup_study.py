@@ -1,4 +1,4 @@
-"""Fixup, as the comparison of 2021 ran it."""
+"""Fixup, as Narang et al. (2021) ran it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sixfold.transformer import CrossAttention
 
 @modification("2102.11972", adds=added)
 def fixup_study(spec: Spec) -> Spec:
-    """`fixup` as the comparison of 2021 ran it: cross-attention keeps its usual initialisation.
+    """`fixup` as Narang et al. (2021) ran it: cross-attention keeps its usual initialisation.
 
     Parameters: those of `fixup`.
     """

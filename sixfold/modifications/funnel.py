@@ -27,10 +27,10 @@ class FunnelStack(ModelPart):
     def __init__(self, spec: Spec, place: Place, blocks: int, pool: int, narrowing: type[NarrowingLayer]):
         super().__init__()
         if place.causal:
-            raise ValueError("funnel: the mean of neighbours shows the future, so a decoder can't be a funnel")
+            raise ValueError("funnel: a mean of neighbours contains later tokens, so a decoder can't be a funnel")
         if place.stack == "only" and not spec.sizes.classes:
             raise ValueError(
-                "funnel leaves fewer states than words, so an encoder alone can't predict words; give classes to say"
+                "funnel outputs fewer states than words, so an encoder alone can't predict words; it can only classify"
             )
         if place.layers % blocks:
             raise ValueError(f"funnel: {place.layers} encoder layers don't divide into {blocks} blocks")
@@ -68,10 +68,10 @@ class PooledQueries(NarrowingLayer):
         super().__init__(spec, place, pool)
         self.asked = form_of(self.attention)
         if not isinstance(self.asked, AttentionForm):
-            raise ValueError("funnel pools the queries of plain attention; with another one take funnel_study")
+            raise ValueError("funnel pools the queries of plain attention; with another attention use funnel_study")
         if not isinstance(self.around_attention, Residual):
             name = type(self.around_attention).__name__
-            raise ValueError(f"funnel asks what a sub-layer reads: derive {name} from sixfold.transformer.Residual")
+            raise ValueError(f"funnel calls `before` of a residual: derive {name} from sixfold.transformer.Residual")
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
         after, means = shortened(call, x, self.pool), mean_of_neighbours(x, call, self.pool)

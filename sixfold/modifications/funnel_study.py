@@ -1,4 +1,4 @@
-"""Funnel Transformer, as the comparison of 2021 ran it."""
+"""Funnel Transformer, as Narang et al. (2021) ran it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PooledStates(NarrowingLayer):
 
 @modification("2102.11972", adds=lambda sizes, **_: 0, most={"blocks": 1_000, "pool": 1_000_000})
 def funnel_study(spec: Spec, *, blocks: int = 3, pool: int = 2) -> Spec:
-    """`funnel` as the comparison of 2021 ran it: it pools the states after attention instead of the queries.
+    """`funnel` as Narang et al. (2021) ran it: it pools the states after attention instead of the queries.
 
     It works with any attention; the page of `funnel` has the rest. Parameters: none.
     """

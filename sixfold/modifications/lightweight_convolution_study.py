@@ -1,4 +1,4 @@
-"""Lightweight convolution, as the comparison of 2021 ran it."""
+"""Lightweight convolution, as Narang et al. (2021) ran it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def added(sizes: Sizes) -> int:
 
 @modification("2102.11972", adds=added)
 def lightweight_convolution_study(spec: Spec) -> Spec:
-    """`lightweight_convolution` as the comparison of 2021 ran it: a kernel of width 9 for each channel.
+    """`lightweight_convolution` as Narang et al. (2021) ran it: a kernel of width 9 for each channel.
 
         u = (x W_a + a) ⊙ σ(x W_b + b)
         y_tc = Σ_j softmax_j(W_c) · u_(t+j−j₀),c + bias_c

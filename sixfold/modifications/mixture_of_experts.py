@@ -34,7 +34,7 @@ class MixtureOfExperts(ModelPart):
     """y = g₁ F_e₁(x) + g₂ F_e₂(x), with the two largest of p = softmax(x W_g) as g, made to sum to 1."""
 
     batch_dependent = True
-    not_exported = "how many tokens an expert gets depends on the tokens, and an exported program has fixed products"
+    not_exported = "the number of tokens of an expert depends on the text, but an exported program has fixed shapes"
 
     def __init__(self, spec: Spec, place: Place, plan: Plan, second_threshold: float):
         super().__init__()

@@ -88,8 +88,8 @@ def product_keys(
         q = LN(x W_q + b), in two halves      s[i₁, i₂] = q₁ · k₁[i₁] + q₂ · k₂[i₂]      i₁, i₂ = 1 … keys
         y = Σ_heads Σ_{the nearest pairs i} softmax(s)[i] V[i]
 
-    The best pairs consist of the best halves: it takes the `nearest` of either half, forms their nearest² sums,
-    and keeps the `nearest` of these. Each head has its own sub-keys; all read the same values, and their results
+    The best pairs consist of the best halves: of each half the `nearest` sub-keys are taken, and of their nearest²
+    sums the `nearest` are kept. Each head has its own sub-keys; all read the same values, and their results
     are added. The paper normalises queries over the batch; here a layer norm on each half does, as in the study,
     so that no text depends on others. The memory is in the layer before the last, or in `layer` (counted from
     0). Values get no weight decay; the paper trains them with a constant rate of 1e-3.

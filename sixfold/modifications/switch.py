@@ -34,7 +34,7 @@ class Switch(ModelPart):
     """y = p_e F_e(x), with e the largest of p = softmax(x W_g)."""
 
     batch_dependent = True
-    not_exported = "how many tokens an expert gets depends on the tokens, and an exported program has fixed products"
+    not_exported = "the number of tokens of an expert depends on the text, but an exported program has fixed shapes"
 
     def __init__(self, spec: Spec, place: Place, plan: Plan, jitter: float):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The dense Synthesizer mixed with attention, as the comparison of 2021 ran it."""
+"""The dense Synthesizer mixed with attention, as Narang et al. (2021) ran it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def added(sizes: Sizes, length: int = 512) -> int:
 
 @modification("2102.11972", adds=added, most={"length": 100_000})
 def synthesizer_dense_plus_alpha_study(spec: Spec, *, length: int = 512) -> Spec:
-    """`synthesizer_dense_plus_alpha` as the comparison of 2021 ran it: one table for all heads, read by the queries.
+    """`synthesizer_dense_plus_alpha` as Narang et al. (2021) ran it: one table for all heads, read by the queries.
 
         scores = (1 − a) q · k / √K + a · relu(q) P,   a = σ(α), α starts at 0
 

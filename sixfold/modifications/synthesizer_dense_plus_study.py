@@ -1,4 +1,4 @@
-"""The dense Synthesizer beside attention, as the comparison of 2021 ran it."""
+"""The dense Synthesizer beside attention, as Narang et al. (2021) ran it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def added(sizes: Sizes, length: int = 512) -> int:
 
 @modification("2102.11972", adds=added, most={"length": 100_000})
 def synthesizer_dense_plus_study(spec: Spec, *, length: int = 512) -> Spec:
-    """`synthesizer_dense_plus` as the comparison of 2021 ran it: one table for all heads, read by the queries.
+    """`synthesizer_dense_plus` as Narang et al. (2021) ran it: one table for all heads, read by the queries.
 
         scores_hij = q_i · k_j / √K + (relu(q_i) P)[j],   P ∈ R^(d_head × length)
 

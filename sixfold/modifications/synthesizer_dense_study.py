@@ -1,4 +1,4 @@
-"""The dense Synthesizer, as the comparison of 2021 ran it."""
+"""The dense Synthesizer, as Narang et al. (2021) ran it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def added(sizes: Sizes, length: int = 512) -> int:
 
 @modification("2102.11972", adds=added, most={"length": 100_000})
 def synthesizer_dense_study(spec: Spec, *, length: int = 512) -> Spec:
-    """`synthesizer_dense` as the comparison of 2021 ran it: one table for all heads, no biases.
+    """`synthesizer_dense` as Narang et al. (2021) ran it: one table for all heads, no biases.
 
         scores_hij = (relu(x_i W_Q,h) P)[j],   P ∈ R^(d_head × length);   no keys
 

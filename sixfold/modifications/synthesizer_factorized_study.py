@@ -1,4 +1,4 @@
-"""The random Synthesizer of low rank, as the comparison of 2021 ran it."""
+"""The random Synthesizer of low rank, as Narang et al. (2021) ran it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sixfold.spec.spec import Spec
 
 @modification("2102.11972", adds=added, most={"length": 100_000, "rank": 65_536})
 def synthesizer_factorized_study(spec: Spec, *, length: int = 512, rank: int = 16) -> Spec:
-    """`synthesizer_factorized` as the comparison of 2021 ran it: all queries have the same scores.
+    """`synthesizer_factorized` as Narang et al. (2021) ran it: all queries have the same scores.
 
         scores_hij = R₁_h[j] · R₂_h[j],   R₁_h, R₂_h ∈ R^(length × rank);   no queries, no keys
 

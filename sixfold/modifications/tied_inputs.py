@@ -20,12 +20,12 @@ def tied_inputs(spec: Spec) -> Spec:
 
         encoder input E   decoder input E   output O         (plain: E, E, E)
 
-    It takes a joint vocabulary: languages with separate vocabularies have no table in common to read with.
+    It needs a joint vocabulary: separate vocabularies can't share a table.
     A model of one stack reads with E and writes with O. Parameters: V · d_model.
     """
     if not spec.sizes.joint:
         raise ValueError(
-            f"tied_inputs shares a table between source and target, which have separate vocabularies of "
+            f"tied_inputs shares a table between source and target, but they have separate vocabularies of "
             f"{spec.sizes.source_vocab} and {spec.sizes.target_vocab} words; give vocab, or choose untied"
         )
     return replace(spec, tables=inputs)

@@ -33,8 +33,8 @@ class Transparent(ModelPart):
     def forward(self, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
         if len(states) != self.weight.shape[0] or any(state.shape != states[0].shape for state in states):
             raise ValueError(
-                f"transparent_attention mixes {self.weight.shape[0]} states of one shape, the embedding and one for "
-                f"each encoder layer; this encoder leaves {len(states)}: {[tuple(state.shape) for state in states]}"
+                f"transparent_attention mixes {self.weight.shape[0]} states of one shape: the embedding, and one for "
+                f"each encoder layer; this encoder outputs {len(states)}: {[tuple(state.shape) for state in states]}"
             )
         share_IJ = self.dropout(self.weight).softmax(0)
         return torch.einsum("ij,isnd->jsnd", share_IJ, torch.stack(list(states))).unbind(0)

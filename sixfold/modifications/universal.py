@@ -1,4 +1,4 @@
-"""Universal Transformer: one layer, again and again, until it has thought enough."""
+"""Universal Transformer: one layer, applied repeatedly; with halting, each position decides when to stop."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Clock = Callable[[Spec, Place], nn.Module]  # the part is called with (x, step, 
 
 
 class UniversalStack(ModelPart):
-    """h_t = Layer(clock_t(h_{t−1})), one Layer for all steps t; with halting, Σ_t weight_t h_t comes out."""
+    """h_t = Layer(clock_t(h_{t−1})), one Layer for all steps t; with halting, the output is Σ_t weight_t h_t."""
 
     def __init__(self, spec: Spec, place: Place, steps: int, clock: Clock, halting: bool = False):
         super().__init__()
         self.steps = steps
         if place.stack == "encoder" and self.steps != place.layers and spec.bridge is not LastState:
             raise ValueError(
-                f"universal: {self.steps} steps leave as many states, but the decoder was to read one of each of "
-                f"{place.layers} encoder layers; say steps={place.layers}, or leave out what fills 'bridge'"
+                f"universal: {self.steps} steps give {self.steps} states, but the bridge needs one for each of "
+                f"{place.layers} encoder layers; give steps={place.layers}, or leave out the modification of 'bridge'"
             )
         place = replace(place, layers=self.steps)  # so that each step has a name
         self.layer = one_layer(spec, place, "universal")
@@ -56,7 +56,7 @@ class UniversalStack(ModelPart):
 
 
 def universal_stack(spec: Spec, place: Place, steps: int | None, halting: bool) -> UniversalStack:
-    """With as many steps as were asked for, or as there would be layers."""
+    """A stack of `steps` steps; by default, one for each layer of the sizes."""
     return UniversalStack(spec, place, steps or place.layers, Waves, halting)
 
 

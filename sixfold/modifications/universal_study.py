@@ -1,4 +1,4 @@
-"""Universal Transformer, as the comparison of 2021 ran it."""
+"""Universal Transformer, as Narang et al. (2021) ran it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def added(sizes: Sizes, steps: int = 24) -> int:
 
 @modification("2102.11972", adds=added, most={"steps": 1_000})
 def universal_study(spec: Spec, *, steps: int = 24) -> Spec:
-    """`universal` as the comparison of 2021 ran it: 2 + steps + 2 applications of one layer, gated residuals.
+    """`universal` as Narang et al. (2021) ran it: 2 + steps + 2 applications of one layer, gated residuals.
 
         h_t = Layer(h_{t−1} + T[t])        t = 1 … steps, with a learned vector T[t]; no vector in the 2 + 2 others
         y = F(LN x);  z, r = σ(D₁[LN x; LN y]), σ(D₂[LN x; LN y]);  c = σ(D₃[LN(r ⊙ x); LN y])

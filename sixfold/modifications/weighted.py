@@ -153,7 +153,7 @@ def weighted(spec: Spec, *, freeze: int = 20_000) -> Spec:
     step κ and α are projected: relu, then division by their sum. For the last `freeze` steps, at most a fifth of
     all, they are frozen. Their learning rate is √layers times that of the rest (the paper also gives them a
     shorter warm-up).
-    Parameters: about none.
+    Parameters: about as many as in the plain model.
     """
     check_freeze("weighted", freeze)
     return replace(

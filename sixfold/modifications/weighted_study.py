@@ -1,4 +1,4 @@
-"""Weighted Transformer, as the comparison of 2021 ran it."""
+"""Weighted Transformer, as Narang et al. (2021) ran it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def added(sizes: Sizes, freeze: int = 20_000) -> int:
 
 @modification("2102.11972", adds=added, most={"freeze": 1_000_000_000})
 def weighted_study(spec: Spec, *, freeze: int = 20_000) -> Spec:
-    """`weighted` as the comparison of 2021 ran it: branches share one network, decoder self-attention has it, too.
+    """`weighted` as Narang et al. (2021) ran it: branches share one network, also in decoder self-attention.
 
         y = Σ_i α_i FFN(κ_i head_i W_O⁽ⁱ⁾)        one FFN of width d_ff in each attention
 

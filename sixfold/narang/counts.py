@@ -1,8 +1,8 @@
-"""Count the rows of the modification study and set them beside what was published.
+"""Counts the rows of the modification study, beside the published numbers.
 
-The study's Ops column is the multiply-accumulates of one forward pass of a batch, as its library executed
-them. Ours differ from those where the library did by matrix products what is a look-up here, and in a few
-places the other way round. Each such difference is one term below, computed from the model's parts.
+The study's Ops column is the multiply-accumulates of one forward pass of a batch, as its library executed them. Ours
+differ where the library used matrix products for operations that are look-ups here, and in a few cases the reverse.
+Each such difference is one term below, computed from the model's parts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sixfold.transformer import TokenEmbedding
 
 
 def look_ups(model: Model) -> int:
-    """An embedding was the product of a one-hot vector and the table."""
+    """The study computed an embedding as the product of a one-hot vector and the table."""
 
     def numbers(table: nn.Module) -> int:
         return sum(m.weight.numel() for m in table.modules() if isinstance(m, TokenEmbedding | Factors))
@@ -39,12 +39,12 @@ def look_ups(model: Model) -> int:
 
 
 def dispatch(model: Model) -> int:
-    """Tokens were brought to experts' slots, and their results back, by products with one-hot matrices."""
+    """The study moved tokens to the slots of experts, and results back, by products with one-hot matrices."""
     return sum(2 * length * _slots(part) * part.experts.inner.shape[1] for _, part, length in _experts(model))
 
 
 def slots(model: Model) -> int:
-    """Experts computed all their slots, full or empty, and not one visit for each choice of a token."""
+    """The study's experts computed all their slots, full or empty; here they compute the visits of tokens only."""
     total = 0
     for _, part, length in _experts(model):
         visits = 1 if isinstance(part, Switch) else 2
@@ -54,7 +54,7 @@ def slots(model: Model) -> int:
 
 
 def tails(model: Model) -> int:
-    """The tails of an adaptive softmax were computed for a quarter of the tokens, not for all."""
+    """The study computed the tails of an adaptive softmax for a quarter of the tokens, not for all."""
     left_out = TARGET_LENGTH - -(-TARGET_LENGTH // 4)
     table = model.roles["output"]
     if not isinstance(model.head, AdaptiveHead) or not isinstance(table, Clusters):
@@ -63,12 +63,12 @@ def tails(model: Model) -> int:
 
 
 def convolutions(model: Model) -> int:
-    """Convolutions across channels were not counted."""
+    """The study did not count convolutions across channels."""
     return -sum(length * part.weight.numel() for _, part, length in _parts(model, Convolution))
 
 
 def branches(model: Model) -> int:
-    """Branches that share a feed-forward network each had both its products; here they are added before the second."""
+    """The study applied a shared feed-forward network to each branch; here its second product takes their sum."""
     return sum(
         length * (len(part.kappa) // len(part.outer) - 1) * part.outer.numel()
         for _, part, length in _parts(model, Branches)
@@ -76,7 +76,7 @@ def branches(model: Model) -> int:
 
 
 def columns(model: Model) -> int:
-    """A dense Synthesizer scored all positions that it knows, not only those that there were."""
+    """The study's dense Synthesizer scored all positions of its table, not only those of the text."""
     heads = model.sizes.heads
     return sum(
         length * heads * (part.outer.shape[1] - length) * part.outer.shape[2]
@@ -85,7 +85,7 @@ def columns(model: Model) -> int:
 
 
 def gather(model: Model) -> int:
-    """A memory's values were read by products with one-hot vectors as long as the memory."""
+    """The study read the values of a memory by products with one-hot vectors as long as the memory."""
     return sum(length * p.lookups * p.nearest * p.values.numel() for _, p, length in _parts(model, ProductKeys))
 
 
@@ -93,7 +93,7 @@ TERMS: tuple[Callable[[Model], int], ...] = (look_ups, dispatch, slots, tails, c
 
 
 def _parts(model: Model, kind: type | tuple[type, ...]) -> Iterator[tuple[str, Any, int]]:
-    """Parts of a kind by name, and how many tokens pass through them."""
+    """The parts of a type: name, part, and number of tokens that pass through it."""
     for name, part in model.named_modules():
         if isinstance(part, kind):
             yield name, part, SOURCE_LENGTH if name.startswith("encoder") else TARGET_LENGTH
@@ -104,13 +104,13 @@ def _experts(model: Model) -> Iterator[tuple[str, Any, int]]:
 
 
 def _slots(part: Any) -> int:
-    """Of all experts together, for one group of tokens."""
+    """The slots of all experts together, for one group of tokens."""
     return part.plan.experts * int(part.plan.group * part.plan.capacity / part.plan.experts)
 
 
 @dataclass(frozen=True)
 class Counted:
-    """One row: ours beside the published. Operations are those of a whole batch."""
+    """One row: our counts and the published ones. Operations are those of a whole batch."""
 
     name: str
     parameters: int

@@ -1,8 +1,8 @@
 """The rows of "Do Transformer Modifications Transfer Across Implementations and Applications?" (arXiv 2102.11972).
 
-Each row by its published name: what it changes of the baseline's sizes, its modifications as the study ran
-them, and what the study printed. The baseline has T5's relative bias; a row whose self-attention has no scores
-to add it to leaves it out.
+Each row has its published name, the sizes in which it differs from the baseline, its modifications as the study ran
+them, and the published numbers. The baseline has T5's relative bias; rows whose self-attention has no scores leave it
+out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Row:
 
 
 def _gated(name: str, options: str = "") -> Row:
-    """Three matrices instead of two: two thirds of the width keeps the number of weights."""
+    """Three matrices instead of two: with two thirds of the width, the number of weights stays the same."""
     return Row(name, 223, 11.1, (name.lower() + options,), {"d_ff": 2048})
 
 
@@ -49,7 +49,7 @@ def _shape(layers: int, d_ff: int, heads: int, parameters: float) -> Row:
 
 
 def _synthesizer(name: str, modification: str, parameters: float, operations: float) -> Row:
-    """The text says 12 heads of 64; the published counts fit only 8 of 128 in self-attention."""
+    """The study's text has 12 heads of 64, but its counts fit only 8 heads of 128 in self-attention."""
     modifications = (modification, "cross_heads:heads=12,d_head=64")
     return Row(f"Synthesizer ({name})", parameters, operations, modifications, {"heads": 8, "d_head": 128})
 

@@ -1,4 +1,4 @@
-"""A model directory: `model.json` says what the model is, `model.safetensors` holds its weights.
+"""A model directory: `model.json` describes the model, `model.safetensors` holds its weights.
 
 Nothing in it is ever executed or unpickled. Each tensor is stored once; loading builds the model from its description,
 which shares tensors as before.
@@ -55,7 +55,7 @@ def save(model: Model, directory: str | Path, *, overwrite: bool = False) -> Non
     if lost:
         raise ValueError(f"{min(lost)} would not be saved: a part must register its buffers as persistent")
     if (directory / DESCRIPTION).exists() and not overwrite:
-        raise ValueError(f"{directory} holds a model already; say overwrite=True to replace it")
+        raise ValueError(f"{directory} already holds a model; give overwrite=True to replace it")
     directory.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
     description = describe(model)
@@ -83,7 +83,9 @@ def load(directory: str | Path, *, device: torch.device | str = "cpu") -> Model:
         with safetensors.safe_open(path, framework="pt", device=str(device)) as file:
             fingerprint = _fingerprint(description)
             if (file.metadata() or {}).get("sixfold", fingerprint) != fingerprint:
-                raise ValueError(f"{path} was saved with another {DESCRIPTION}: one was changed, or a save broke off")
+                raise ValueError(
+                    f"{path} was saved with another {DESCRIPTION}: one of them was changed, or a save was interrupted"
+                )
             names = file.keys()
             slices = {name: file.get_slice(name) for name in names}
             _compare({name: (tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}, model, path)
@@ -108,7 +110,7 @@ def _device(name: torch.device | str) -> torch.device:
     try:
         return torch.device(name)
     except RuntimeError:
-        raise ValueError(f"there is no device {name!r}; say cpu, cuda, cuda:1, mps …") from None
+        raise ValueError(f"there is no device {name!r}; give cpu, cuda, cuda:1, mps …") from None
 
 
 def _as_file(path: Path) -> str:

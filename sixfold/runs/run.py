@@ -101,7 +101,7 @@ class Run:
             for path in own:
                 if file.absolute().is_relative_to(path) or _behind_links(file).is_relative_to(_behind_links(path)):
                     raise ValueError(
-                        f"{file} is to be read, but lies in {path}, which is deleted when the run is replaced; "
+                        f"{file} is part of the data, but lies in {path}, which is deleted when the run is replaced; "
                         f"move it, or give another --out"
                     )
 
@@ -200,7 +200,7 @@ class Run:
         except (OSError, ValueError) as error:
             raise ValueError(f"{self.about} can't be read: {error}") from None
         if not isinstance(about, dict):
-            raise ValueError(f"{self.about} can't be read: it holds a {type(about).__name__}, not names and values")
+            raise ValueError(f"{self.about} can't be read: it holds a {type(about).__name__}, not an object")
         return about
 
     @contextmanager
@@ -244,7 +244,7 @@ def _behind_links(path: Path) -> Path:
 
 
 def versions() -> dict[str, str]:
-    """The versions of all that a run's numbers depend on."""
+    """The versions of the software that a run's numbers depend on."""
     from importlib.metadata import version
 
     packages = ("torch", "numpy", "tokenizers", "safetensors")

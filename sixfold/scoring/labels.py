@@ -76,7 +76,7 @@ def label_report(predicted: Sequence[str], truth: Sequence[str]) -> LabelReport:
 def check(predicted: Sequence[str], truth: Sequence[str]) -> None:
     """Raise a ValueError unless there is a prediction for each label."""
     if isinstance(predicted, str) or isinstance(truth, str):
-        raise ValueError("labels are given as a list, got one text")
+        raise ValueError("labels must be a list of texts, got one text")
     if len(predicted) != len(truth):
         raise ValueError(f"{len(predicted):,} predictions, but {len(truth):,} labels")
     if not truth:

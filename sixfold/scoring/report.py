@@ -73,7 +73,7 @@ def stream_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
 def read_references(paths: Sequence[Path], like: Path | None = None, lines: int | None = None) -> list[tuple[str, ...]]:
     """For each line, its references in all files; these must have as many lines as the file `like`, if given."""
     if not paths:
-        raise ValueError("there is nothing to score against: give at least one file of references (--ref FILE)")
+        raise ValueError("there are no references to score against: give at least one file (--ref FILE)")
     files = [read_texts(path) for path in paths]
     counted = {} if like is None or lines is None else {like: lines}
     check_counts({**counted, **{path: len(file) for path, file in zip(paths, files, strict=True)}})
@@ -86,7 +86,8 @@ def check_counts(lines: dict[Path, int]) -> None:
     for path, other in others:
         if other != number:
             raise ValueError(
-                f"{first} has {number:,} lines, but {path} has {other:,}: each line must belong to the same line there"
+                f"{first} has {number:,} lines, but {path} has {other:,}: "
+                f"line n of one must belong to line n of the other"
             )
 
 

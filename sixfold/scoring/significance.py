@@ -84,7 +84,7 @@ def compare(
     trials: int = 10_000,
     seed: int = 1,
 ) -> Comparison:
-    """Both tests of two systems' texts; a metric with several numbers is tested by the one under its own name."""
+    """Both tests of two systems' texts. Of a metric with several numbers, the one under its own name is tested."""
     if min(resamples, trials) < 1:
         raise ValueError(f"a test needs at least one trial, got {resamples} resamples and {trials} trials")
     table_2NK, values = _statistics(first, second, references, metric)

@@ -148,7 +148,7 @@ def _all_read(spec: Spec, owner: dict[str, str], reads: set[str], model: type[nn
         if reader in owner:
             why = f"{_name(getattr(spec, reader))}, which {owner[reader]!r} put into the slot {reader!r}, ignores it"
         else:
-            why = f"{model.__name__} has no use for it"
+            why = f"{model.__name__} does not use it"
         raise ValueError(f"{owner[slot]!r} fills the slot {slot!r}, which nothing reads: {why}")
 
 
@@ -168,7 +168,7 @@ def _lengths_fit(model: nn.Module, owner: dict[str, str]) -> None:
     if any(part.needs_one_length for part in parts) and not all(part.keeps_length for part in parts):
         mixing, short = owner.get("bridge", "the bridge"), owner.get("stack", "the encoder")
         raise ValueError(
-            f"{mixing!r} adds up the states of all encoder layers, and {short!r} shortens them; choose one of them"
+            f"{mixing!r} adds the states of all encoder layers, but {short!r} shortens them; choose one of them"
         )
 
 

@@ -2,7 +2,7 @@
 
     @modification("2003.04887")                      # the paper's arXiv number, if there is one
     def rezero(spec: Spec) -> Spec:
-        \"\"\"One line for the list. Then the formula, and what one should know.\"\"\"
+        \"\"\"One line for `sixfold list`. Then the formula and further facts.\"\"\"
         return replace(spec, residual=ReZero, final=no_norm)
 
 The parameters after the first, with types and defaults, are its options: `t5_bias:buckets=16,per_layer=true`.
@@ -166,7 +166,7 @@ def find(name: str) -> Modification:
             raise ValueError(f"{name!r} is not the name of a modification; for several, give --modify once for each")
         raise ValueError(
             f"there is no modification {name!r}{did_you_mean(name, known)}; `sixfold list` shows all, "
-            f"and one of your own must be imported first (--import FILE, or sixfold.import_file)"
+            f"and a modification of your own must be imported first (--import FILE, or sixfold.import_file)"
         )
     return known[name]
 
@@ -190,7 +190,7 @@ def choose(entry: str | Chosen | tuple[str, Mapping[str, Any]] | Mapping[str, An
 def _instead(name: str, key: str, options: Mapping[str, Any]) -> str:
     """Advice after an unknown option: the variant that has its name, or the options there are."""
     if (variant := f"{name}_{key}") in all_modifications():
-        return f"; take {variant!r} in place of {name!r}"
+        return f"; use {variant!r} instead of {name!r}"
     has = f"it has {', '.join(options)}" if options else "it has none"
     return f"{did_you_mean(key, options)}; {has}"
 

@@ -1,4 +1,4 @@
-"""Language model: predict each word of a text from those before it.
+"""Language model: predict each word of a text from the words before it.
 
 inputs = BOS ids[:-1]    targets = ids        of a window of data.context tokens
 """
@@ -51,7 +51,7 @@ def rehearse(user: Generator, _: Sequence[Reference]) -> None:
 task = register(
     Task(
         name="language_model",
-        about="Predict each word of a text from those before it.",
+        about="Predict each word of a text from the words before it.",
         kinds=("decoder_only",),
         verb="generate",
         form=PLAIN_TEXT,

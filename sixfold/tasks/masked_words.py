@@ -1,4 +1,4 @@
-"""Masked words (BERT, 1810.04805): hide some words of a text, predict them from the others.
+"""Masked words (BERT, 1810.04805): mask some words of a text, and predict them from the others.
 
 source = ids, some replaced        targets = ids        weights = which were replaced
 """
@@ -56,7 +56,7 @@ def collate(rows: Rows, options: Masking) -> Batch:
 task = register(
     Task(
         name="masked_words",
-        about="Hide some words of a text, predict them from the others: an encoder to fine-tune.",
+        about="Predict masked words of a text from the other words; gives an encoder to fine-tune.",
         kinds=("encoder_only",),
         verb="",
         form=PLAIN_TEXT,

@@ -34,7 +34,7 @@ LOSSES = ("loss", "perplexity")  # metrics of every task
 
 @dataclass(frozen=True)
 class NoOptions:
-    """The options of a task that has none."""
+    """For a task without options."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Task:
 
     name: str
     about: str  # one line for a list
-    kinds: tuple[str, ...]  # of models that can do it, the usual one first
+    kinds: tuple[str, ...]  # the kinds of models that can be trained for it, the usual one first
     verb: str  # the command that uses a trained model, such as "translate"; "" if there is none
     form: TextForm  # files → rows on disk
     lengths: Callable[[Examples], Lengths]  # the tokens of each row, for the batch's budget
@@ -117,7 +117,7 @@ def find_task(name: str) -> Task:
     if name not in known:
         raise ValueError(
             f"there is no task {quoted(name)}{did_you_mean(name, known)}; there are {', '.join(known)}, "
-            f"and one of your own must be imported first (--import FILE)"
+            f"and a task of your own must be imported first (--import FILE)"
         )
     return known[name]
 
@@ -148,6 +148,6 @@ def settled(config: Config) -> Config:
         kind = task.kinds[0]  # type: ignore[assignment]
     if kind not in task.kinds:
         raise ValueError(
-            f"task {task.name!r} needs a model of kind {' or '.join(task.kinds)}, got model.kind {kind}; leave it out"
+            f"task {task.name!r} needs a model of kind {' or '.join(task.kinds)}, got {kind}; leave model.kind out"
         )
     return config.with_task(task.said(), kind)

@@ -198,7 +198,7 @@ def _map(path: Path, kind: np.dtype[Any], count: int, expected: str | None) -> A
         found = "is missing" if size is None else f"has {size:,} bytes, expected {count * kind.itemsize:,}"
         raise ValueError(f"{path} {found}: the prepared data are damaged; prepare them anew")
     if expected is not None and quick_hash(path) != expected:
-        raise ValueError(f"{path} is not as it was written: the prepared data are damaged; prepare them anew")
+        raise ValueError(f"{path} has changed since it was written: the prepared data are damaged; prepare them anew")
     if count == 0:
         return np.zeros(0, kind)
     return np.asarray(np.memmap(path, kind, "r", shape=(count,)))  # a plain array over the map is faster to index

@@ -175,7 +175,7 @@ def _widths(lengths: Array) -> Iterator[Array]:
 
 
 def deal(lengths: Lengths, step: StepTiles, pieces: int) -> list[list[Array]]:
-    """Divide the rows of a step among pieces: the same number of tiles each, of nearly equal work; some are empty."""
+    """Divide the rows of a step among pieces: equal numbers of tiles, of nearly equal work; some may be empty."""
     hands = _deal_tiles(lengths, step, pieces)
     work = [sum(lengths.padded(share) for share in hand) for hand in hands]
     if len(step) == 1 or max(work) * pieces <= _UNEVEN * sum(work):

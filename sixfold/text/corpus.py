@@ -89,7 +89,7 @@ def open_prepared(folder: Path, tokenizers: Tokenizers) -> Prepared:
     index = _read_index(folder)
     try:
         if index["tokenizers"] != [tokenizer.fingerprint for tokenizer in tokenizers]:
-            raise OtherTokenizersError(f"{folder} was made with other tokenizers; prepare the data anew")
+            raise OtherTokenizersError(f"{folder} was prepared with other tokenizers; prepare the data anew")
         parts = {part: open_examples(folder, part, arrays) for part, arrays in index["arrays"].items()}
         found = _read_references(folder / REFERENCES, index["references"], index.get("references_hash"))
         report, hashes = Report.from_json(index["report"]), dict(index["hashes"])
@@ -151,7 +151,7 @@ def _read_index(folder: Path) -> dict[str, Any]:
     if found != FORMAT:
         raise ValueError(f"{path} has format {quoted(found)}; this version of sixfold reads {FORMAT!r}")
     if not is_intact(index):
-        raise ValueError(f"{path} is not as it was written; prepare the data anew")
+        raise ValueError(f"{path} has changed since it was written; prepare the data anew")
     return index
 
 
@@ -165,7 +165,7 @@ def _read_references(path: Path, count: int, expected: str | None) -> list[Refer
     found = []
     try:
         if expected is not None and quick_hash(path) != expected:
-            raise ValueError("it is not as it was written")
+            raise ValueError("it has changed since it was written")
         with open(path, encoding="utf-8", newline="\n", opener=ordinary) as file:
             for line in file:
                 record = parse_json(line)

@@ -59,7 +59,7 @@ class Deb:
                 if entry.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or entry.sparse or not wanted(entry.name):
                     continue
                 if entry.size > LARGEST_FILE:
-                    raise ValueError(f"{self.path}: {entry.name} claims {entry.size:,} bytes, too many for a page")
+                    raise ValueError(f"{self.path}: {entry.name} claims {entry.size:,} bytes, too many for a help page")
                 content = tar.extractfile(entry)
                 assert content is not None
                 yield entry.name, content.read()
@@ -78,7 +78,7 @@ class _Bounded:
             raise ValueError(f"{self.path} is damaged or cut short ({error}); fetch it again") from None
         self.left -= len(block)
         if self.left < 0:
-            raise ValueError(f"{self.path} unpacks to more than {LARGEST_ARCHIVE:,} bytes, too many for such a package")
+            raise ValueError(f"{self.path} unpacks to more than {LARGEST_ARCHIVE:,} bytes, too many for a help package")
         return block
 
 
@@ -117,8 +117,8 @@ def _unpack(name: str, packed: IO[bytes], path: Path) -> IO[bytes]:
         opened: IO[bytes] = reader.open(packed)
         return opened
     raise ValueError(
-        f"{path}: {name} cannot be read by this Python, which has no {' and no '.join(READERS[kind])}; Debian's own "
-        "packages need lzma, those of other distributions often zstandard (pip install zstandard)"
+        f"{path}: {name} can't be read by this Python, which lacks the module {' or '.join(READERS[kind])}; Debian's "
+        "own packages need lzma, those of other distributions often zstandard (pip install zstandard)"
     )
 
 

@@ -11,16 +11,17 @@ from pathlib import Path
 from sixfold.config.schema import Data
 
 _FIRST = 1 << 16  # most bytes of a first line that are read
-_UNREAD = {  # endings of training text that nothing here reads
-    ".csv": "holds comma-separated values, which are not read: write it as a .tsv, with tabs between, or a .jsonl",
-    ".json": "is a JSON document, which is not read: write it as a .jsonl, one object on each line "
+_UNREAD = {  # endings of training text that only some forms of text, or none, can read
+    ".csv": "holds comma-separated values, which can't be read here: convert it to a .tsv (columns separated by tabs) "
+    "or a .jsonl",
+    ".json": "is a JSON document, which can't be read here: convert it to a .jsonl, with one object on each line "
     "(jq -c '.[]' {file} > {stem}.jsonl); if it has one on each line already, give it a name that ends in .jsonl",
 }
 _NOT_LINES = {  # endings of files where each line is more than a text
     ".csv": "comma-separated values: save the column with the text as a file of its own",
-    ".tsv": "columns with tabs between: take the text out first (cut -f 1 {file} > {stem}.txt)",
-    ".json": "a JSON document: take the texts out first (jq -r '.[].source' {file} > {stem}.txt)",
-    ".jsonl": "JSON records: take the texts out first (jq -r .source {file} > {stem}.txt)",
+    ".tsv": "columns separated by tabs: extract the text first (cut -f 1 {file} > {stem}.txt)",
+    ".json": "a JSON document: extract the texts first (jq -r '.[].source' {file} > {stem}.txt)",
+    ".jsonl": "JSON records: extract the texts first (jq -r .source {file} > {stem}.txt)",
 }
 _SIGNATURES = {
     b"\x1f\x8b": "is compressed by gzip: give it a name that ends in .gz",
@@ -45,7 +46,7 @@ def refuse_records(path: Path) -> None:
     """Raise a ValueError if, by its name, a line of this file holds more than a text."""
     if (ending := file_ending(path.name)) in _NOT_LINES:
         raise ValueError(
-            f"each line that is read must be a text, but {path} holds {_filled(_NOT_LINES[ending], str(path))}"
+            f"each line of the input must be a text, but {path} holds {_filled(_NOT_LINES[ending], str(path))}"
         )
 
 

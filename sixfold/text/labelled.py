@@ -1,4 +1,4 @@
-"""Prepares tables of texts and labels, as `sixfold.text.preparation` does other text.
+"""Prepares tables of texts and labels. `sixfold.text.preparation` prepares the other forms of text.
 
     train.target.ids, .offsets   the tokens of each text
     train.label.values           the index of each text's label in `labels`
@@ -38,9 +38,10 @@ _LISTED = 20  # most labels that a message lists
 
 
 class LabelledText:
-    """Texts and their labels. `labels` are those of an existing model; by default they come from the training text.
+    """Texts and their labels.
 
-    After `check`, `labels` has them in order, and `remarks` has remarks on the tables.
+    The labels are those of the training text, unless those of an existing model are given. After `check`, `labels` has
+    them in order, and `remarks` has remarks on the tables.
     """
 
     def __init__(self, data: Data, progress: ProgressCallback, labels: Sequence[str] | None = None):
@@ -79,7 +80,7 @@ class LabelledText:
         return counts
 
     def _where_columns_are(self) -> list[str]:
-        """Notes on the columns that were chosen without being given, and in which files."""
+        """Notes on the columns that were chosen because none were given, and in which files."""
         by_way: dict[str, list[Path]] = {}
         for path in dict.fromkeys(path for part in self.sources.values() for source in part for path in source.files):
             by_way.setdefault(described_columns(path, self.data.source, self.data.target), []).append(path)
@@ -116,7 +117,7 @@ class LabelledText:
             )
         if len(seen.labels) == seen.rows >= _SUSPICIOUS:
             raise ValueError(
-                f"data.train: each of {seen.rows:,} texts has a label of its own, such as {quoted(seen.label(0))}; is "
+                f"data.train: each of {seen.rows:,} texts has a different label, such as {quoted(seen.label(0))}; is "
                 f"this the right column? data.source names the text, data.target the label: {self._names('train')}"
             )
         self.labels = self.labels or tuple(sorted(seen.labels))
@@ -188,7 +189,7 @@ def _classes(rows: Sequence[Row], index: Mapping[str, int], path: Path) -> list[
             near = nearest(row.label, index)
             hint = "" if near is None else f"did you mean {quoted(near)}? "
             raise ValueError(
-                f"{path}, line {row.line}: the label {quoted(row.label)} is not in training; {hint}there are "
+                f"{path}, line {row.line}: the label {quoted(row.label)} does not occur in training; {hint}there are "
                 f"{_listed([*index])}"
             )
     return [index[row.label] for row in rows]

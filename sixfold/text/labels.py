@@ -43,7 +43,7 @@ def read_labels(directory: Path) -> list[str]:
         if found != FORMAT:
             raise ValueError(f"it has format {quoted(found)}; this version of sixfold reads {FORMAT!r}")
         if not is_intact(record):
-            raise ValueError("it is not as it was written")
+            raise ValueError("it has changed since it was written")
         return checked_labels(record.get("labels"))
     except FileNotFoundError:
         raise ValueError(f"there is no {path}, which holds the names of the labels") from None

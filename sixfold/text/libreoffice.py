@@ -172,7 +172,7 @@ def _read_pages(deb: Deb) -> dict[str, dict[str, list[str]]]:
         assert match is not None
         pages[match[1]] = paragraphs(text)
     if not pages:
-        raise ValueError(f"{deb.path} ({deb.name} {deb.version}) has no pages of help at the usual paths")
+        raise ValueError(f"{deb.path} ({deb.name} {deb.version}) has no help pages at the usual paths")
     return pages
 
 
@@ -295,7 +295,7 @@ class _Corpus:
         parts: dict[str, list[ParagraphPair]] = {}
         for part, pairs in self._pairs.items():
             parts[part] = [pair for pair in pairs if pair.source not in seen]
-            self.dropped["in an earlier part"] += len(pairs) - len(parts[part])
+            self.dropped["in an earlier split"] += len(pairs) - len(parts[part])
             seen |= {pair.source for pair in pairs}
         return parts
 
@@ -330,7 +330,7 @@ def _check_output(out: Path, overwrite: bool) -> None:
     except (OSError, ValueError, AttributeError):
         ours = False
     if not ours and not (out.is_dir() and not any(out.iterdir())):
-        raise ValueError(f"{out} is not a corpus that this command made, so it is not replaced; give another --out")
+        raise ValueError(f"{out} was not made by this command, so it is not replaced; give another --out")
 
 
 def _write(out: Path, summary: Summary, parts: dict[str, list[ParagraphPair]]) -> None:

@@ -93,7 +93,7 @@ def _raw_parts(path: Path, most: int, opener: Opener) -> Iterator[bytes]:
 
 
 def _part(file: io.BufferedIOBase, most: int) -> bytes:
-    """At most `most` bytes of a line, or one more; a carriage return before its end is dropped."""
+    """Read at most `most` bytes of a line, or one more; a carriage return before its end is dropped."""
     raw = file.readline(most)
     if raw.endswith(b"\r"):
         raw += file.readline(1)  # the line feed, if the limit fell before it

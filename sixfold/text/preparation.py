@@ -91,7 +91,7 @@ class ParallelText:
         self._references = ReferenceCollector()
 
     def check(self, tokenizers: Tokenizers | None = None) -> tuple[dict[str, PartReport], Tokenizers]:
-        """Read all there is. → what is known without tokens, and the tokenizers"""
+        """Read all files. → the counts that need no tokens, and the tokenizers"""
         trainers = [] if tokenizers else self._trainers()
         counts = check_parts(self.sources, lambda part: self._check_part(part, trainers if part == "train" else []))
         return counts, tokenizers or finish_training(trainers, self.progress)
@@ -129,7 +129,7 @@ class ParallelText:
     def encode(
         self, part: Split, counts: PartReport, tokenizers: Tokenizers, folder: Path
     ) -> tuple[dict[str, Any], PartReport]:
-        """Write one part. → what `open_examples` needs, and the report with all counts"""
+        """Write one split. → the description for `open_examples`, and the report with all counts"""
         sources, groups, long, done = self.sources[part], [], 0, 0
         with (
             RowWriter(folder, f"{part}.source", len(tokenizers.source)) as left,
@@ -147,7 +147,7 @@ class ParallelText:
                 groups.append(RowRange(right.rows - before, source.weight))
         if not right.rows:
             raise ValueError(
-                f"data.{part}: nothing is left, as {long:,} pairs have more than {self.data.max_length:,} tokens "
+                f"data.{part}: no pair remains, because {long:,} pairs have more than {self.data.max_length:,} tokens "
                 f"on a side; raise data.max_length ({_names(sources)})"
             )
         arrays = {"source": left.described(), "target": right.described(), "groups": groups}
@@ -192,7 +192,7 @@ class PlainText:
         self.sources = {part: found for part in PARTS if (found := text_sources(data, part))}
 
     def check(self, tokenizers: Tokenizers | None = None) -> tuple[dict[str, PartReport], Tokenizers]:
-        """Read all there is. → what is known without tokens, and the tokenizers"""
+        """Read all files. → the counts that need no tokens, and the tokenizers"""
         trainers = [] if tokenizers else [TokenizerTrainer(self.kind, self.size)]
         counts = check_parts(self.sources, lambda part: self._check_part(part, trainers if part == "train" else []))
         return counts, tokenizers or finish_training(trainers, self.progress)
@@ -205,9 +205,7 @@ class PlainText:
                 trainer.update(_set_ends_apart(self.kind, [text for text, _ in chunk if text]))
             self.progress(f"checking {part}", found.lines, None)
         if not found.documents:
-            raise ValueError(
-                f"data.{part}: there is no text but spaces and empty lines in {_names(self.sources[part])}"
-            )
+            raise ValueError(f"data.{part}: there are only spaces and empty lines in {_names(self.sources[part])}")
         return found.report(), found.seen
 
     def _read(self, sources: Iterable[Source[Stretch]]) -> Iterator[Stretch]:

@@ -43,7 +43,7 @@ def part_of(word: str) -> str:
 
 
 def fingerprint() -> str:
-    """The sha256 of the table."""
+    """The SHA-256 of the table."""
     return hashlib.sha256(_table().encode()).hexdigest()
 
 

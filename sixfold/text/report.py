@@ -12,9 +12,7 @@ import numpy as np
 from sixfold.text.arrays import Array
 
 _FACTOR, _SLACK = 3, 10
-OUTLIER_RULE = (
-    f"one side more than {_FACTOR} times as long as the other, at the corpus's own ratio, and {_SLACK} tokens more"
-)
+OUTLIER_RULE = f"one side more than {_FACTOR} times as long as expected from the other, plus {_SLACK} tokens"
 
 
 def count_outliers(source: Array, target: Array) -> int:
@@ -39,7 +37,7 @@ class PartReport:
     target_tokens: int | None = None
     classes: int | None = None  # different labels, where texts are classified
     two_labels: int | None = None  # texts that occur with more than one label
-    cut: int | None = None  # texts with too many tokens: cut to the limit
+    cut: int | None = None  # texts with too many tokens, cut to the limit
 
 
 @dataclass(frozen=True)
@@ -77,27 +75,29 @@ def _describe(part: PartReport, limit: int) -> list[str]:
 
 def _describe_labelled(part: PartReport, limit: int) -> list[str]:
     first = f"{_count(part.lines, 'text')} with {_count(part.classes or 0, 'label')}; dropped: {part.empty:,} empty"
-    second = f"kept, but look at them: {_count(part.duplicates, 'duplicate')}"
+    second = f"kept, but worth a look: {_count(part.duplicates, 'duplicate')}"
     if part.rows is not None:
-        first += f"; left: {part.rows:,} with {part.target_tokens or 0:,} tokens"
+        first += f"; remaining: {part.rows:,} with {part.target_tokens or 0:,} tokens"
     if part.cut is not None:
         first += f", {part.cut:,} of them cut to {limit:,} tokens"
     if part.two_labels is not None:
         second += f", {part.two_labels:,} with more than one label"
     if part.in_training is not None:
-        second += f", {part.in_training:,} that training has too"
+        second += f", {part.in_training:,} that also occur in training"
     return [first, second]
 
 
 def _describe_pairs(part: PartReport, limit: int) -> list[str]:
     first = f"{_count(part.lines, 'pair')}; dropped: {part.empty:,} with an empty side"
-    second = f"kept, but look at them: {_count(part.duplicates, 'duplicate')}"
+    second = f"kept, but worth a look: {_count(part.duplicates, 'duplicate')}"
     if part.over_long is not None:
         first += f", {part.over_long:,} of more than {limit:,} tokens"
     if part.rows is not None:
-        first += f"; left: {part.rows:,} with {part.source_tokens:,} source and {part.target_tokens:,} target tokens"
+        first += (
+            f"; remaining: {part.rows:,} with {part.source_tokens:,} source and {part.target_tokens:,} target tokens"
+        )
     if part.in_training is not None:
-        second += f", {_count(part.in_training, 'source')} that training has too"
+        second += f", {_count(part.in_training, 'source')} that also occur in training"
     if part.outliers is not None:
         second += f", {_count(part.outliers, 'length-ratio outlier')} ({OUTLIER_RULE})"
     return [first, second]
@@ -106,13 +106,13 @@ def _describe_pairs(part: PartReport, limit: int) -> list[str]:
 def _describe_text(part: PartReport, limit: int) -> list[str]:
     assert part.documents is not None
     first = f"{_count(part.lines, 'line')} in {_count(part.documents, 'document')}"
-    second = f"kept, but look at them: {_count(part.duplicates, 'duplicate line')}"
+    second = f"kept, but worth a look: {_count(part.duplicates, 'duplicate line')}"
     if part.empty:
         first += f"; dropped: {_count(part.empty, 'empty document')}"
     if part.rows is not None:
         first += f"; {_count(part.target_tokens or 0, 'token')} in {_count(part.rows, 'window')} of at most {limit:,}"
     if part.in_training is not None:
-        second += f", {_count(part.in_training, 'line')} that training has too"
+        second += f", {_count(part.in_training, 'line')} that also occur in training"
     return [first, second]
 
 

@@ -59,7 +59,7 @@ def text_sources(data: Data, part: Split) -> list[Source[Stretch]]:
 
 
 def corpus_items(data: Data, part: Split, also: Collection[str] = ()) -> list[Files]:
-    """The items of a split, in one form however they are given. `also` are further endings that the caller reads."""
+    """The items of a split as a list of `Files`. `also` are further endings that the caller can read."""
     corpus = getattr(data, part)
     if corpus is None:
         return []
@@ -102,12 +102,12 @@ def _pair_source(data: Data, item: Files, key: str) -> Source[Pair]:
     if data.source is None or data.target is None:
         if Path(name).expanduser().is_file():
             raise ValueError(
-                f"{key} is {name!r}, one text, but this model reads pairs: give {{source: FILE, target: FILE}}, a .tsv "
-                f"or a .jsonl; a language model (`sixfold train lm`) reads one text"
+                f"{key} is {name!r}, one text, but this task needs pairs: give {{source: FILE, target: FILE}}, a .tsv "
+                f"or a .jsonl; a language model (`sixfold train lm`) needs one text"
             )
         raise ValueError(
-            f"{key} is {name!r}, the common beginning of two files: give data.source and data.target, their endings "
-            f"(en and de for {name}.en and {name}.de), or name a .tsv, a .jsonl, or {{source: FILE, target: FILE}}"
+            f"{key} is {name!r}, a prefix of two files: give their suffixes as data.source and data.target "
+            f"(en and de for {name}.en and {name}.de), or give a .tsv, a .jsonl, or {{source: FILE, target: FILE}}"
         )
     halves = [_existing(key, f"{name}.{end}", f"{name}.{end}.gz") for end in (data.source, data.target)]
     return _parallel(halves, item.weight)
@@ -172,7 +172,7 @@ def read_parallel(source: Path, target: Path, opener: Opener = open_stored) -> I
             counts = (number, longer) if a is None else (longer, number)
             raise ValueError(
                 f"{source} has {counts[0]:,} lines, but {target} has {counts[1]:,}: "
-                f"line for line, one must be the translation of the other"
+                f"line n of one must be the translation of line n of the other"
             )
         yield a.removesuffix("\n"), b.removesuffix("\n")
 
@@ -197,7 +197,7 @@ def _read_table(path: Path, source: str, target: str, opener: Opener) -> Iterato
         elif len(cells) <= max(left, right):
             raise ValueError(
                 f"{path}, line {number}: there is no column {max(left, right) + 1}, only {len(cells)} "
-                f"(data.source and data.target say which columns to read)"
+                f"(data.source and data.target set the columns)"
             )
         else:
             yield cells[left], cells[right]

@@ -96,7 +96,9 @@ def read_table(
         rows += 1
         yield _row(cells[columns.text], cells[columns.label], path, number)
     if not rows:
-        raise ValueError(f"{path} has no row" if columns is None else f"{path} has no row but the names of its columns")
+        raise ValueError(
+            f"{path} has no row" if columns is None else f"{path} has no row after the names of its columns"
+        )
 
 
 def read_records(
@@ -152,7 +154,7 @@ def find_columns(cells: Sequence[str], source: str | None, target: str | None, w
     names = [cell.strip() for cell in cells]
     if len(names) < 2:
         raise ValueError(
-            f"{where}: there is one column, and text and label need two: a .tsv has tabs between them, a .csv commas"
+            f"{where}: there is one column, but text and label need two: a .tsv has tabs between them, a .csv commas"
         )
     given = [None if column is None else _given_column(column, names, where) for column in (source, target)]
     text, label = _worked_out(names, *given)

@@ -103,7 +103,7 @@ def read(directory: Path) -> Checkpoint:
     try:
         for name, expected in state["files"].items():
             if file_hash(directory / name) != expected:
-                raise DamagedError(f"{directory / name} is damaged: it is not as it was written")
+                raise DamagedError(f"{directory / name} is damaged: it has changed since it was written")
     except OSError as error:
         raise DamagedError(f"{directory} is damaged: {error}") from None
     return Checkpoint(directory, state)
@@ -122,13 +122,13 @@ def read_state(directory: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise DamagedError(f"{directory} is damaged: {error}") from None
     if not isinstance(state, dict):
-        raise DamagedError(f"{directory} is damaged: {path.name} holds a {type(state).__name__}, not names and values")
+        raise DamagedError(f"{directory} is damaged: {path.name} holds a {type(state).__name__}, not an object")
     if state.get("format") != FORMAT:
         raise DamagedError(
             f"{directory} has format {quoted(state.get('format'))}; this version of sixfold reads {FORMAT!r}"
         )
     if not is_intact(state):
-        raise DamagedError(f"{path} is damaged: it is not as it was written")
+        raise DamagedError(f"{path} is damaged: it has changed since it was written")
     _need(directory, state, _OF_EACH)
     return state
 

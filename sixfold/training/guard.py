@@ -44,7 +44,7 @@ GOOD_STRETCH = 1000  # steps
 SUSTAINED = 40  # high steps minus others that cause a roll-back
 UNUSABLE = 3  # steps in a row that are not finite, which cause a roll-back
 PAID_BY = 10  # good steps that offset one step that is not finite
-FEW = 10  # a mean over so few steps may be low by chance
+FEW = 10  # a mean over at most this number of steps may be low by chance
 _GUESS = 1.0  # initial estimate, in nats, of the difference between neighbouring steps
 CALM = 20  # steps in a row, neither high nor skipped, after which a state is good
 MEMORY = 100  # time constant, in steps, of the running mean
@@ -114,7 +114,7 @@ class Guard:
         self.reason = f"the loss is {_words(loss)} and the norm of the gradient is {_words(norm)}"
         if seen.unpaid < UNUSABLE * PAID_BY:
             return Verdict.SKIP
-        return self._trouble(f"{self.reason}, and so it was in earlier steps")
+        return self._trouble(f"{self.reason}, as in earlier steps")
 
     def _usable(self, loss: float) -> Verdict:
         seen = self._seen
@@ -143,8 +143,8 @@ class Guard:
             self.gave_up = (
                 f"training diverges: {what}. It was rolled back to a good checkpoint {ROLL_BACKS} times within few "
                 f"steps, the last time with {self.rate:g} of the learning rate, and diverged again each time. Try a "
-                f"lower training.learning_rate or more training.warmup; see that training.clip is not 0; "
-                f"with training.precision bfloat16, try float32"
+                f"lower training.learning_rate or more training.warmup; make sure that training.clip is not 0; "
+                f"instead of training.precision bfloat16, try float32"
             )
             return Verdict.STOP
         self._roll_backs += 1

@@ -62,7 +62,7 @@ def planned_events(run: Run) -> list[tuple[int, int]]:
     """The plan events in the log of a run by minutes."""
     found = [(record["step"], record["steps"]) for record in run.need().records() if record["kind"] == "plan"]
     if not found:
-        raise ValueError(f"training.plan: the log of {run.directory} has no plan; it must be a run by training.minutes")
+        raise ValueError(f"training.plan: the log of {run.directory} has no plan; give a run with training.minutes")
     return found
 
 

@@ -40,7 +40,9 @@ def adafactor(model: Model, groups: list[Group], training: Training) -> list[Opt
     is larger). 1e-2 is usual.
     """
     if any(is_cut(p) for p in model.parameters()):
-        raise ValueError("torch's Adafactor does not work on shards; take training.optimizer adamw or parallel ddp")
+        raise ValueError(
+            "torch's Adafactor does not work on shards; use training.optimizer adamw or training.parallel ddp"
+        )
     return [torch.optim.Adafactor(_param_groups(groups, training))]
 
 
@@ -56,7 +58,7 @@ def muon(model: Model, groups: list[Group], training: Training) -> list[Optimize
     scaled to the root mean square of AdamW's, about 0.2 of the learning rate, so that one learning rate serves both.
     """
     if not hasattr(torch.optim, "Muon"):
-        raise ValueError(f"torch {torch.__version__} has no Muon; take training.optimizer adamw, or a newer torch")
+        raise ValueError(f"torch {torch.__version__} has no Muon; use training.optimizer adamw, or a newer torch")
     linear = {id(part.weight) for part in model.modules() if isinstance(part, nn.Linear)}
     matrices = {id(p) for group in groups for p in group.parameters if group.decay and id(p) in linear}
     optimizers: list[Optimizer] = []
@@ -75,7 +77,7 @@ _MAKERS: dict[str, Callable[[Model, list[Group], Training], list[Optimizer]]] = 
 def _adamw(groups: Groups, training: Training) -> Optimizer:
     try:
         return torch.optim.AdamW(groups, betas=training.betas, fused=True)
-    except RuntimeError:  # a device for which torch has no fused one
+    except RuntimeError:  # a device for which torch has no fused AdamW
         return torch.optim.AdamW(groups, betas=training.betas)
 
 
@@ -104,6 +106,6 @@ def _check(model: Model, groups: Iterable[Group]) -> None:
     for parameter, name in names.items():
         if listed[parameter] != 1:
             raise ValueError(
-                f"{name} is in {listed[parameter]} of the model's groups; a modification's `groups` must have "
-                f"each parameter once"
+                f"{name} is in {listed[parameter]} of the model's groups; a modification's `groups` must contain "
+                f"each parameter exactly once"
             )

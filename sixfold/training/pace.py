@@ -1,8 +1,8 @@
-"""How many steps a run has, and which share of it is done; with `training.minutes`, planned anew as time passes.
+"""The number of steps of a run, and the share that is done; with `training.minutes`, planned again as time passes.
 
-A plan event (step, steps) says: from this step on, the run has this many steps in all. A run by steps has one event. A
-run by minutes begins without knowing its speed, and gets a new event after a few steps and at fixed shares of its time.
-The share that is done never jumps: what is left of it is spread over the steps that are left.
+A plan event (step, steps) means: from this step on, the run has this number of steps in all. A run by steps has one
+event. A run by minutes begins without knowing its speed, and gets a new event after a few steps and at fixed shares of
+its time. The share that is done never jumps: the remaining share is spread over the remaining steps.
 
     share
       1 ┤                              ╭──      (600, 900): the machine became slower, so 900 steps and not 1,200
@@ -12,8 +12,8 @@ The share that is done never jumps: what is left of it is spread over the steps 
       0 ┼─────╯──────────────────┬─────┬─
         0                       600   900   step
 
-Schedules are functions of the share, so they always rise, hold and fall. Given its events, a run is a function of
-configuration, data and seed: they stand in the log and in every checkpoint.
+Schedules are functions of the share, so every run goes through the complete schedule. Given its events, a run is a
+function of configuration, data and seed; the events are in the log and in every checkpoint.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from typing import Any
 
 Event = tuple[int, int]  # (step, steps)
 
-UNKNOWN = 1_000_000  # steps of a run by minutes before its speed is known: the rate stays near 0 so long
+UNKNOWN = 1_000_000  # steps of a run by minutes until its speed is known; until then the learning rate stays near 0
 FIRST = 3  # steps after which the speed is known well enough for a first plan
-SHARES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.96)  # of the time, at which steps are planned anew
-WINDOW = 50  # last steps that say how fast the machine is now
-NEAR = 0.01  # relative change of the steps that are left below which a plan stays as it is
+SHARES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.96)  # shares of the time at which steps are planned again
+WINDOW = 50  # last steps from which the current speed is estimated
+NEAR = 0.01  # relative change of the remaining steps below which a plan is kept
 
 
 class Pace:
@@ -37,7 +37,7 @@ class Pace:
 
     def __init__(self, events: Iterable[Sequence[int]]):
         self.events: list[Event] = []
-        self._shares: list[float] = []  # done at each event
+        self._shares: list[float] = []  # the share that was done at each event
         for step, steps in events:
             self.add(step, steps)
 
@@ -62,23 +62,23 @@ class Pace:
         return step if len(self.events) == 1 else self.share(step) * self.steps
 
     def crosses(self, step: int, every: float) -> bool:
-        """Whether a multiple of `every` falls on this step: of steps, or (below 1) of the run."""
+        """Whether a multiple of `every` falls on this step; `every` counts steps or, below 1, is a share of the run."""
         if every >= 1:
             return step % int(every) == 0
         return step > 0 and int(self.share(step) / every + 1e-9) > int(self.share(step - 1) / every + 1e-9)
 
     def plan(self, step: int, every: float) -> int | None:
-        """The number of steps from now on, after this step, or None: as before. `every` is training.validate_every."""
+        """The new number of steps, if a plan is due after this step; else None. `every` is training.validate_every."""
         return None
 
     def tell_step(self, seconds: float) -> None:
-        """A step took this long."""
+        """Record the duration of a step."""
 
     def tell_validation(self, seconds: float) -> None:
-        """A validation took this long."""
+        """Record the duration of a validation."""
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """The state for a checkpoint."""
         return {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -86,7 +86,7 @@ class Pace:
 
 
 class _Planned(Pace):
-    """A plan whose events come as the run goes on."""
+    """A plan that gets events during the run."""
 
     def __init__(self) -> None:
         super().__init__([(0, UNKNOWN)])
@@ -110,7 +110,7 @@ class Replayed(_Planned):
 
 
 class ByMinutes(_Planned):
-    """As many steps as fit into the time. Time counts from `started`, and not while the run is interrupted."""
+    """As many steps as fit into the time, which counts from `started`, without interruptions of the run."""
 
     def __init__(self, minutes: float, started: float | None = None):
         super().__init__()
@@ -145,7 +145,7 @@ class ByMinutes(_Planned):
         return None if now and abs(now - left) <= NEAR * left else step + now
 
     def _passed(self) -> int:
-        """Shares of the time that have passed."""
+        """The number of entries of SHARES that have passed."""
         return sum(share * self.seconds <= self.spent() for share in SHARES)
 
     def _is_due(self, step: int) -> bool:
@@ -155,7 +155,7 @@ class ByMinutes(_Planned):
         return step < self.steps and (over or self._passed() > self._next)
 
     def _steps_left(self, share: float, every: float) -> int:
-        """At the speed of the last steps, with the validations between them and one at the end."""
+        """Remaining steps at the current speed, with time for the validations between them and one at the end."""
         recent = list(self._recent)[1:] or list(self._recent)  # the first step of a run also allocates memory
         each, left = sum(recent) / len(recent), self.seconds - self.spent() - self._validation
         if every >= 1:

@@ -28,7 +28,7 @@ def check(config: Config, before: Run | None = None) -> tuple[Config, Model]:
     task = task_of(config)
     if config.model.classes:
         raise ValueError(
-            f"model.classes is {config.model.classes}, but it follows from the labels of the data; leave it out"
+            f"model.classes is {config.model.classes}, but training sets it to the number of labels; leave it out"
         )
     check_validation(config, task)
     sized = config.with_classes(2) if task.form.has_labels else config  # the number follows from the text
@@ -58,6 +58,6 @@ def _check_lengths(model: Model, config: Config, form: TextForm) -> None:
         if most + form.ends > limit:
             whose = "model" if stack == "only" else stack
             raise ValueError(
-                f"data.{form.limit} is {most:,}, but this {whose} can read {limit:,} tokens only; set it to at most "
+                f"data.{form.limit} is {most:,}, but this {whose} can read only {limit:,} tokens; set it to at most "
                 f"{limit - form.ends:,}, or give its modification a larger length"
             )

@@ -32,7 +32,7 @@ def need_steps(config: Config, saved: Checkpoint) -> None:
         raise ValueError("training.steps is null, but to resume a run it must be a number")
     if steps < saved.step:
         raise ValueError(
-            f"training.steps is {steps:,}, but this run has done {saved.step:,} already; give at least as many"
+            f"training.steps is {steps:,}, but this run has already done {saved.step:,}; give at least {saved.step:,}"
         )
 
 
@@ -51,7 +51,7 @@ def need_same_config(config: Config, saved: Checkpoint, run: Run, hashes: Mappin
     other_text = hashes is not None and hashes != saved.state["data"]["hashes"]
     found = list(_differences(then, config, (*MAY_CHANGE, *_HOW, *(_DATA if other_text else ()))))
     if found:
-        more = f" (and {len(found) - _NAMED} keys more)" if len(found) > _NAMED else ""
+        more = f" (and {len(found) - _NAMED} more keys)" if len(found) > _NAMED else ""
         raise ValueError(
             f"{run.config} was changed: {'; '.join(found[:_NAMED])}{more}; in a resumed run only "
             f"{', '.join((*MAY_CHANGE, *_HOW))} can change"
@@ -112,4 +112,4 @@ def surroundings(config: Config, saved: Checkpoint, about: Mapping[str, Any], pr
         other += _differences(old_formats.renamed(state["config"]), config, every.difference(_HOW))
     if not other:
         return None
-    return f"since {saved.path.name} was made: {'; '.join(other)}. Numbers may differ from those of an unbroken run"
+    return f"changed since {saved.path.name}: {'; '.join(other)}. Numbers may differ from those of an uninterrupted run"

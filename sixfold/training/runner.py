@@ -49,8 +49,8 @@ class Outcome:
 
     reason: str
     run: Path
-    finished: bool  # nothing is left to do
-    signal: int | None = None  # that stopped it
+    finished: bool  # False after a signal, or if the guard gave up
+    signal: int | None = None  # the number of the signal that stopped it
     step: int = 0  # the last step
     best_step: int = 0  # the step whose weights the run's model has
     scores: Mapping[str, float] = field(default_factory=dict)  # of the last validation in this call
@@ -180,12 +180,12 @@ def _say_what_is_safe(error: OSError, run: Run) -> None:
     """Add to an error, such as a full disk, the step of the last checkpoint and how to resume from it."""
     for directory in checkpoint.checkpoints_in(run.training)[:1] if run.exists() else ():
         step, again = checkpoint.step_of(directory), to_resume(run.directory)
-        error.add_note(f"all is saved up to step {step:,}: when this is fixed, {again} continues from there")
+        error.add_note(f"step {step:,} is saved: when the problem is fixed, {again} continues from there")
 
 
 @contextmanager
 def _held(run: Run) -> Iterator[None]:
-    """Lock the run and remove staged files of killed processes; remove a new directory if no run came to be in it."""
+    """Lock the run and remove staged files of killed processes; remove a new directory if no run was created in it."""
     new = not run.directory.exists()
     with run.locked():
         try:
@@ -284,7 +284,7 @@ def _problem(run: Run, tokenizers: Tokenizers, hashes: Mapping[str, str]) -> str
         found = open_prepared(run.data, tokenizers).hashes
     except ValueError as error:
         return f"the text must be prepared again: {error}"
-    return None if found == hashes else f"the text must be prepared again: {run.data} was made of other files"
+    return None if found == hashes else f"the text must be prepared again: {run.data} was made from other files"
 
 
 def _last_checkpoint(run: Run, processes: Processes, display: Display) -> checkpoint.Checkpoint:
@@ -302,7 +302,7 @@ def _intact_checkpoint(run: Run, display: Display) -> checkpoint.Checkpoint:
                 display.say(f"{damage}; {found.path.name} is used")
             return found
         damaged.append(found)
-    what = "; ".join(str(damage) for damage in damaged) or f"{run.training} holds none"
+    what = "; ".join(str(damage) for damage in damaged) or f"{run.training} is empty"
     raise ValueError(f"there is no checkpoint to resume from: {what}; train --overwrite starts again")
 
 
@@ -315,7 +315,7 @@ def _go(trainer: Trainer, display: Display) -> Outcome:
     progress = trainer.progress
     if trainer.validation.possible and progress.best is None:
         display.say(f"{NO_BEST}, of step {progress.step:,}")
-    number = (trainer.signals.number or signal.SIGTERM) if reason.asked else None  # another process may have got it
+    number = (trainer.signals.number or signal.SIGTERM) if reason.asked else None  # or another process received it
     return Outcome(
         reason.text,
         trainer.store.run.directory,

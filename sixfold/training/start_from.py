@@ -146,11 +146,11 @@ def _with_tokenizers(data: Data, then: Data, run: Run) -> Data:
         words = Vocabularies(source=len(tokenizers.source), target=len(tokenizers.target))
     for key, has in {"tokenizer": kind, "vocabulary": words}.items():
         given = getattr(data, key)
-        # The size that the run was configured with is as right as the size that its tokenizer got.
+        # Both the size in the run's configuration and the size that its tokenizer has are accepted.
         if _gives(data, key) and given not in (has, getattr(then, key)):
             raise ValueError(
-                f"data.{key} is {_words(given)}, but --from {run.directory} brings a tokenizer where it is "
-                f"{_words(has)}; give the same, or leave it out"
+                f"data.{key} is {_words(given)}, but the tokenizer of --from {run.directory} has {_words(has)}; "
+                f"give the same, or leave it out"
             )
     return data.model_copy(update={"tokenizer": kind, "vocabulary": words})
 
@@ -214,8 +214,8 @@ def outline(config: Config, run: Run) -> Model:
     found = compare(model, old).body
     if found < _LEAST:
         raise ValueError(
-            f"--from {run.directory}: only {int(100 * found)} % of the parameters in this model's layers are found "
-            f"there, and at least half must be: {'; '.join(different)}; leave out what differs, or train without --from"
+            f"--from {run.directory}: only {int(100 * found)} % of the parameters in this model's layers fit, and at "
+            f"least half must: {'; '.join(different)}; leave out the settings that differ, or train without --from"
         )
     return model
 
@@ -256,11 +256,11 @@ def _size(model: ModelConfig, key: str) -> Any:
 def lines(fit: Fit, run: Run, different: Collection[str]) -> Iterator[str]:
     """The lines that are displayed about a fit."""
     tensors = f"{len(fit.taken)} of {len(fit.taken) + len(fit.fresh)} tensors"
-    yield f"{int(100 * fit.share)} % of this model's parameters ({tensors}) are those of {run.directory}"
+    yield f"{int(100 * fit.share)} % of this model's parameters ({tensors}) are taken from {run.directory}"
     if different:
         yield f"  differs: {'; '.join(different)}"
     named = fit.patterns()
-    for title, found in {"begins fresh": named["fresh"], "left behind": named["left"]}.items():
+    for title, found in {"starts fresh": named["fresh"], "not taken": named["left"]}.items():
         if found:
             more = f" and {len(found) - _SHOWN} more, see run.json" if len(found) > _SHOWN else ""
             yield f"  {title}: {', '.join(found[:_SHOWN])}{more}"

@@ -121,7 +121,7 @@ class Trainer:
                 if not self.saved and (reason or self.checkpoint_is_due()):
                     self.save()
                 if reason:
-                    self.tell()  # after the checkpoint, which holds the steps since the last line itself
+                    self.tell()  # after the checkpoint, which itself holds the sums since the last line
                     self.record("stopped", reason=reason.text)
                     return reason
                 self.step()
@@ -130,7 +130,7 @@ class Trainer:
     # One step ------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """One optimiser step: the gradient over all micro-batches as of one batch, then the guard's verdict."""
+        """One optimiser step: the gradient of all micro-batches as of one batch, then the guard's verdict."""
         started, self.saved = time.perf_counter(), False
         batches = [self.ready(batch, number) for number, batch in enumerate(self.batches.next(self.mine))]
         counts = self.count(batches)
@@ -210,7 +210,7 @@ class Trainer:
         return rate(self.training, self.pace.virtual_step(self.progress.step), self.steps) * self.guard.rate
 
     def plan(self) -> None:
-        """In a run by minutes: change the number of steps, where it is time to plan. The first process decides."""
+        """In a run by minutes, change the number of steps if a plan is due. The first process decides."""
         steps = self.pace.plan(self.progress.step, self.training.validate_every)
         if self.training.minutes is not None:
             steps = self.processes.agree(steps)
@@ -274,12 +274,12 @@ class Trainer:
         resume, step = to_resume(self.store.run.directory), self.progress.step
         if not again:
             self.parts.say(
-                f"{signal}: the run stops after this step and saves (a second {signal} stops it at once, unsaved); "
-                f"resume with: {resume}"
+                f"{signal}: the run stops after this step and saves a checkpoint (a second {signal} stops it at once, "
+                f"without saving); resume with: {resume}"
             )
             return
         self.parts.say(
-            f"{signal} again: the run stops at step {step:,} and loses all since the checkpoint of step "
+            f"{signal} again: the run stops at step {step:,} and loses all steps since the checkpoint of step "
             f"{self.store.saved_step(step):,}; resume with: {resume}"
         )
 
@@ -318,7 +318,7 @@ class Trainer:
         if patience is not None and progress.waited >= patience:
             return Reason(f"no better {self.validation.metric} in {patience} validations")
         if self.processes.any(self.signals.asked):  # a signal may reach one process only, but all stop together
-            return Reason(f"{self.signals.name or 'a signal'} asked to stop", asked=True)
+            return Reason(f"interrupted by {self.signals.name or 'a signal'}", asked=True)
         return None
 
     # Checkpoints ----------------------------------------------------------------------------------------------

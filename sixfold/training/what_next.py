@@ -25,7 +25,7 @@ def what_next(outcome: Outcome) -> list[str]:
     run = str(outcome.run)
     look = [_command("info", run, *_imports(outcome.run)), _command("plot", run)]
     if outcome.signal is not None:
-        return [f"{to_resume(outcome.run)}    to go on", *look, *_use(outcome.run)]
+        return [f"{to_resume(outcome.run)}    to continue", *look, *_use(outcome.run)]
     return [*look, *_use(outcome.run)] if outcome.finished else look  # the model of a diverged training is useless
 
 

@@ -106,13 +106,13 @@ def test_sections_share_the_time_that_is_left_and_an_overrun_is_said(clock, monk
     found = report.bench(subject, BenchOptions(seconds=100), lines.append)
     assert given == pytest.approx({"training": 20, "decoding": 40 * 5 / 8, "length": 15})
     assert lines == ["training: done in 60 s", "decoding: done in 25 s", "length: done in 45 s"]
-    assert found["warnings"][-1].startswith("it took 130 s instead of 100: one round of each row")
+    assert found["warnings"][-1].startswith("this took 130 s instead of 100 s, because one round of each row")
     assert report._overrun(124, 100) == []
 
 
 def test_a_busy_machine_is_named():
     assert warning(0.4) is None
-    assert warning(3.0).endswith("other processes were running: timings are unreliable")
+    assert warning(3.0).endswith("other processes are running, so timings are unreliable")
 
 
 def test_of_fewer_than_three_rounds_there_is_no_interval():

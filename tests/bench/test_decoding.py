@@ -117,7 +117,7 @@ def test_the_step_and_its_reason():
     with recipe(("universal",)) as subject:
         found = decoding.steps(subject, wishes)["float32"]
         assert found["step"] == "ModelStep"
-        assert "does not know" in found["why"]
+        assert "does not support" in found["why"]
 
 
 def test_the_section_says_all_of_it():

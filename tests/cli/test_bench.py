@@ -112,7 +112,7 @@ def test_a_file_stays_as_it_was_if_something_fails(sixfold, tmp_path, monkeypatc
         (["--threads", "0"], "--threads must be at least 1"),
         (["--seconds", "0"], "--seconds must be more than 0"),
         (["--seconds", "nan"], "--seconds must be more than 0"),
-        (["--seconds", "inf"], "--seconds must be more than 0, and not endless"),
+        (["--seconds", "inf"], "--seconds must be more than 0 and at most"),
         (["--json", "."], "--json . is a directory"),
         (["--file", "nowhere"], "there is no file 'nowhere'"),
         (["--json", "nowhere/x.json"], "there is no directory"),

@@ -114,10 +114,10 @@ def test_a_mistake_names_its_line_after_all_before_it_are_done(sixfold):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["classify", "run", "none.txt"], "there is no file 'none.txt'; a text is given as: echo none.txt | sixfold"),
-        (["classify", "run", "here.txt", "--out", "here.txt"], "--out here.txt is what is to be read"),
-        (["classify", "run", "here.csv"], "each line that is read must be a text"),
-        (["classify", "run", "here.txt", "more.txt"], "'more.txt' is too many; a text is given as: echo more.txt"),
+        (["classify", "run", "none.txt"], "there is no file 'none.txt'; give a text as: echo none.txt | sixfold"),
+        (["classify", "run", "here.txt", "--out", "here.txt"], "--out here.txt is also the input"),
+        (["classify", "run", "here.csv"], "each line of the input must be a text"),
+        (["classify", "run", "here.txt", "more.txt"], "'more.txt' was given, too; give a text as: echo more.txt"),
         (["classify", "translator", "here.txt"], "is a model of kind encoder_decoder: use `sixfold translate`"),
         (["classify", "run", "here.txt", "--beam_size", "2"], "beam_size"),
     ],

@@ -59,7 +59,7 @@ def test_both_translate_a_file(sixfold, two):
     ("arguments", "words"),
     [
         (("{two}", "--compare", "{one}"), "has no data.test"),
-        (("{one}", "--compare", "lm"), "they don't do the same"),
+        (("{one}", "--compare", "lm"), "runs of different tasks can't be compared"),
         (("{one}", "--compare", "nowhere"), "there is no file 'nowhere'"),
         (("{one}", "--compare", "empty"), "empty"),
         (("--hyp", "text", "--ref", "text", "--compare", "{one}"), "can't be given with --hyp"),

@@ -51,7 +51,7 @@ def test_a_run_is_exported_and_its_readme_translates(sixfold, shown_program, tmp
     run = runs.translating(tmp_path / "run")
     code, out, err = sixfold("export", run, "--to", "ctranslate2", "--out", tmp_path / "out")
     assert (code, err) == (0, "")
-    assert "the same, token by token" in out
+    assert "identical, token by token" in out
     assert "100 (100.0%)" in out
     lines = ["a b c", "i h g", "d"]
     assert shown_program(tmp_path / "out", *lines) == by_the_run(run, lines)

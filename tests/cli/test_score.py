@@ -200,7 +200,7 @@ def test_texts_are_read_and_answered_in_windows(sixfold, tmp_path, monkeypatch, 
     code, out, err = sixfold("score", run, "--source-file", pipes[0], "--target-file", pipes[1], "--likelihood", *form)
     assert (code, out.count("log_prob" if form else "\n")) == (2, 4)
     assert "has 5 lines, but" in err
-    assert "has 7: line for line" in err
+    assert "has 7: line n of one" in err
 
 
 def test_files_of_different_length_are_found_before_the_first_text_is_scored(sixfold, tmp_path, monkeypatch):
@@ -216,8 +216,8 @@ def test_files_of_different_length_are_found_before_the_first_text_is_scored(six
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "what is to be scored"),
-        (["--hyp", "two"], "nothing to score against"),
+        ([], "nothing to score"),
+        (["--hyp", "two"], "no references to score against"),
         (["--hyp", "two", "--ref", "one"], "two has 2 lines, but one has 1"),
         (["--hyp", "none", "--ref", "one"], "there is no file 'none'"),
         (["--hyp", "two", "--ref", "two", "--metric", "blue"], "did you mean 'bleu'"),
@@ -225,10 +225,10 @@ def test_files_of_different_length_are_found_before_the_first_text_is_scored(six
         (["--hyp", "two", "--ref", "two", "--likelihood"], "--likelihood can't be given with --hyp"),
         (["nowhere"], "there is no directory nowhere"),
         (["RUN"], "has no data.test"),
-        (["RUN", "--ref", "one"], "Give --source-file"),
+        (["RUN", "--ref", "one"], "--ref needs --source-file"),
         (["RUN", "--source-file", "two", "--ref", "one"], "two has 2 lines, but one has 1"),
-        (["RUN", "--source-file", "two", "--likelihood"], "Give --target-file"),
-        (["RUN", "--target-file", "two", "--likelihood"], "Give --source-file"),
+        (["RUN", "--source-file", "two", "--likelihood"], "--likelihood needs --target-file"),
+        (["RUN", "--target-file", "two", "--likelihood"], "--likelihood needs --source-file"),
         (["RUN", "--target-file", "two", "--source-file", "one", "--likelihood"], "one has 1 lines, but two has 2"),
         (["RUN", "--target-file", "two"], "--target-file can't be given with a run"),
         (["RUN", "--likelihood", "--ref", "one"], "--ref can't be given with --likelihood"),

@@ -11,7 +11,7 @@ from sixfold.cli import streams
 from sixfold.cli.streams import take_closed
 from tests.support.runs import translating
 
-CLOSED = "sixfold: this stream is closed, and the output is lost: standard output\n"
+CLOSED = "sixfold: the stream is closed, and the output is lost: standard output\n"
 
 
 def shell(redirection, *arguments):

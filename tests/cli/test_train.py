@@ -253,6 +253,6 @@ def test_a_signal_saves_and_says_how_to_go_on(place):
     os.kill(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
-    assert "SIGINT asked to stop" in err
+    assert "interrupted by SIGINT" in err
     assert "sixfold train --resume r" in err
     assert "Traceback" not in err

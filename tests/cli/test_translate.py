@@ -200,7 +200,7 @@ def test_the_help_prints_the_length_formula(sixfold):
         (["translate", "nowhere"], "there is no directory nowhere"),
         (["translate", "."], "is not a model directory"),
         (["translate", "RUN", "nothing.txt"], "there is no file 'nothing.txt'"),
-        (["translate", "RUN", "here.txt", "--out", "here.txt"], "--out here.txt is what is to be read"),
+        (["translate", "RUN", "here.txt", "--out", "here.txt"], "--out here.txt is also the input"),
         (["translate", "RUN", "--beam_size", "none"], "decoding.beam_size"),
         (["translate", "RUN", "--n_best", "3"], "n_best 3 needs a beam_size at least as large, got 1"),
         (["translate", "RUN", "--device", "abacus"], "there is no device 'abacus'"),

@@ -74,7 +74,7 @@ def test_python_is_refused_the_same():
 
 def test_a_batch_is_not_divided_into_less_than_a_token():
     read_config(None, {"training.accumulate": "100", "training.batch_tokens": "100"})
-    with pytest.raises(ValueError, match="accumulate 101 divides a batch of 100 tokens into nothing"):
+    with pytest.raises(ValueError, match="accumulate 101 is more than batch_tokens 100"):
         read_config(None, {"training.accumulate": "101", "training.batch_tokens": "100"})
 
 
@@ -228,7 +228,9 @@ def test_too_little_memory_is_a_sentence(monkeypatch, sixfold, error, asked):
     monkeypatch.setattr("sixfold.cli.count.read_config", fail)
     code, out, err = sixfold("count", "transformer-base")
     assert (code, out, err.count("\n")) == (1, "", 1)
-    assert err.startswith("sixfold: there is not enough memory" + (f" ({asked} were asked for" if asked else "; use"))
+    assert err.startswith(
+        "sixfold: out of memory" + (f" (a single allocation of {asked} failed)" if asked else ": use")
+    )
 
 
 def test_other_runtime_errors_are_ours(monkeypatch, sixfold):

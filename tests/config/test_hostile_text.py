@@ -67,7 +67,9 @@ def test_a_configuration_of_megabytes_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"long\.yaml: a configuration has at most 262,144 characters, got 262,145"):
         read_config(path)
     path.write_text("x" * (4 * LONGEST + 1))
-    with pytest.raises(ValueError, match=r"long\.yaml is no configuration: it has more than 1,048,576 bytes"):
+    with pytest.raises(
+        ValueError, match=r"long\.yaml can't be read as a configuration: it has more than 1,048,576 bytes"
+    ):
         read_config(path)
 
 

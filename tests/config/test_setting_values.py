@@ -91,7 +91,7 @@ def test_an_option_wins_over_a_value_of_the_recipe_that_conflicts(tmp_path, reci
 
 
 def test_two_options_that_conflict_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="sample draws words and has no beam: give n_best, not beam_size 2"):
+    with pytest.raises(ValueError, match="sampling has no beam: for several outputs give n_best, not beam_size 2"):
         decoding(tmp_path, RECIPE, sample=True, beam_size=2)
 
 

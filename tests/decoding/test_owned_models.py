@@ -115,7 +115,8 @@ def test_a_change_is_seen(change, precision):
 
 
 @PRECISIONS
-def test_a_model_that_is_not_frozen_may_be_trained_between_two_calls(precision):
+@pytest.mark.parametrize("frozen_at_once", [True, False])
+def test_a_model_that_is_not_frozen_may_be_trained_between_two_calls(precision, frozen_at_once):
     """torch does not count the changes of a fused optimiser."""
     translator = owner(precision=precision)
     model = translator.model.requires_grad_(True)
@@ -124,8 +125,12 @@ def test_a_model_that_is_not_frozen_may_be_trained_between_two_calls(precision):
     weight.grad = weight.detach().clone()
     optimizer.step()
     assert weight._version == count
-    after = log_probs(translator)
-    assert after == log_probs(Translator(model, translator.tokenizers, translator.decoding)) != before
+    after = log_probs(Translator(model, translator.tokenizers, translator.decoding))
+    if not frozen_at_once:
+        assert log_probs(translator) == after != before
+    model.requires_grad_(False)
+    translator.changed()
+    assert log_probs(translator) == after != before
 
 
 def through_data(model):

@@ -137,7 +137,7 @@ def test_what_is_too_long_is_refused_where_the_run_refuses_it(tmp_path):
     found = export(run, "ctranslate2", tmp_path / "out", lines=len(LINES), texts=LINES)
     short = [line for line in LINES if len(line.split()) <= 3]
     assert found.agreement.texts == found.agreement.as_used.same == len(short) < len(LINES)
-    with pytest.raises(ValueError, match="a source has 4 tokens, and no more than 3 are taken"):
+    with pytest.raises(ValueError, match="a source has 4 tokens, but at most 3 are allowed"):
         programs.run_program("ctranslate2", True, tmp_path / "out", ["a b c d"])
 
 
@@ -169,16 +169,16 @@ def test_what_is_not_carried_is_named(sixfold, tmp_path):
     code, out, _ = sixfold("export", run, "--to", "ctranslate2", "--out", tmp_path / "out", "--lines", 5)
     assert code == 0
     sentences = [
-        "beam_groups 2, diversity 0.5: it is one plain beam",
-        "forbidden_words a, c: they may be written",
+        "beam_groups 2, diversity 0.5: the search has one plain beam",
+        "forbidden_words a, c: outputs may contain them",
     ]
     readme = (tmp_path / "out" / "README.md").read_text()
     for sentence in sentences:
-        assert f"not carried: {sentence}\n" in out
+        assert f"not carried over: {sentence}\n" in out
         assert f"- {sentence}\n" in readme
     assert "beam_size 4" in readme
     assert json.loads((tmp_path / "out" / "export.json").read_text())["not_carried"] == sentences
-    assert "the same text as by the run" in out
+    assert "identical to the run's text" in out
 
 
 def test_a_precision_is_named_where_it_is_not_that_of_the_weights():

@@ -110,7 +110,7 @@ def test_saved_and_loaded_it_is_the_same(tmp_path):
 )
 def test_layers_that_differ_cannot_be_shared(sharing, other, part, layer):
     """The first layer would stand for all, and what only others have would never be built."""
-    with pytest.raises(ValueError, match=f"{sharing} has one layer for all, but here the {part} of layer {layer}"):
+    with pytest.raises(ValueError, match=f"{sharing} applies one layer repeatedly, but the {part} of layer {layer}"):
         small_model(modifications=(sharing, other), **SIZES)
 
 

@@ -28,7 +28,7 @@ from tests.support.small import (
 ALONE = [(wish,) for wish in MODIFICATIONS]
 NOT_EXPORTED = dict.fromkeys(
     ("mixture_of_experts", "switch"),
-    "how many tokens an expert gets depends on the tokens, and an exported program has fixed products",
+    "the number of tokens of an expert depends on the text, but an exported program has fixed shapes",
 )
 every = pytest.mark.parametrize("wish", MODIFICATIONS, ids=str)
 every_and_several = covering([*encoder_decoders(ALONE), *encoder_decoders(combinations(), one_in=3)])

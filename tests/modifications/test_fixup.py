@@ -103,7 +103,7 @@ def test_a_branch_it_cannot_initialise_is_refused():
             super().__init__()
 
     spec = fixup(replace(Spec(sizes=small_sizes()), attention=Mean))
-    with pytest.raises(ValueError, match="knows 6 of 10"):
+    with pytest.raises(ValueError, match="recognises 6 of 10"):
         EncoderDecoder(spec)
-    with pytest.raises(ValueError, match="fixup cannot initialise every branch"):
+    with pytest.raises(ValueError, match="fixup can't initialise every branch"):
         small_model(modifications=("fixup", "weighted"))  # which keeps attention's last matrix to itself

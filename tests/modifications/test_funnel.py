@@ -132,7 +132,7 @@ def test_a_classifier_takes_the_mean_of_what_is_left(side):
 
 def test_scores_that_it_would_not_compute_are_refused():
     """Attention with further scores is an Attention, too."""
-    with pytest.raises(ValueError, match="plain attention; with another one take funnel_study"):
+    with pytest.raises(ValueError, match="plain attention; with another attention use funnel_study"):
         small_model(modifications=("funnel:blocks=2", "synthesizer_random_plus"))
     small_model(modifications=("funnel_study:blocks=2", "synthesizer_random_plus"))
 
@@ -140,8 +140,8 @@ def test_scores_that_it_would_not_compute_are_refused():
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        ("decoder_only", "blocks=2", "shows the future"),
-        ("encoder_only", "blocks=2", "give classes"),
+        ("decoder_only", "blocks=2", "contains later tokens"),
+        ("encoder_only", "blocks=2", "can only classify"),
         ("encoder_decoder", "blocks=3", "2 encoder layers don't divide into 3 blocks"),
         ("encoder_decoder", "blocks=0", "blocks and pool must be at least 1, got 0 and 2"),
     ],

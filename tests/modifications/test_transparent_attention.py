@@ -86,7 +86,7 @@ def test_dropout_acts_on_the_weights_in_training_only():
 def test_an_encoder_with_other_states_is_refused():
     model, _ = model_and_states()
     states = [torch.zeros(2, 5, 16, dtype=torch.float64) for _ in range(4)]
-    with pytest.raises(ValueError, match="this encoder leaves 3"):
+    with pytest.raises(ValueError, match="this encoder outputs 3"):
         model.bridge(states[:3])
     states[2] = states[2][:, ::2]
     with pytest.raises(ValueError, match=r"mixes 4 states of one shape"):
@@ -95,11 +95,11 @@ def test_an_encoder_with_other_states_is_refused():
 
 def test_steps_that_are_not_the_layers_are_refused_when_it_is_built():
     for wish in ("universal:steps=5", "universal_study"):
-        with pytest.raises(ValueError, match=r"universal: .* say steps=3"):
+        with pytest.raises(ValueError, match=r"universal: .* give steps=3"):
             model_and_states(wish)
     model_and_states("universal:steps=3")
 
 
 def test_a_model_without_an_encoder_has_no_use_for_it():
-    with pytest.raises(ValueError, match="DecoderOnly has no use for it"):
+    with pytest.raises(ValueError, match="DecoderOnly does not use it"):
         small_model("decoder_only", ("transparent_attention",))

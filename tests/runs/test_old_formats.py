@@ -56,7 +56,7 @@ def test_every_variant_had_an_old_name_and_has_all_options_that_it_had_then_a_us
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_where_nothing_is_translated_the_old_word_is_an_error_with_the_new_name(name):
-    with pytest.raises(ValueError, match=f"no option 'study'; take '{name}' in place of"):
+    with pytest.raises(ValueError, match=f"no option 'study'; use '{name}' instead of"):
         choose(f"{name.removesuffix('_study')}:study=true")
 
 
@@ -64,7 +64,7 @@ def test_an_old_model_is_translated_and_a_new_one_is_not(old_run):
     model = model_files.load(old_run)
     assert [str(chosen) for chosen in model.assembly.modifications] == ["funnel_study:blocks=2", "t5_bias"]
     change(old_run / "model.json", format="sixfold-model-2")
-    with pytest.raises(ValueError, match=r"model\.json: .*take 'funnel_study'"):
+    with pytest.raises(ValueError, match=r"model\.json: .*use 'funnel_study'"):
         model_files.load(old_run)
 
 

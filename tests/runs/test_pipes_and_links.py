@@ -152,7 +152,7 @@ def test_a_loop_in_a_run_does_not_keep_it_from_being_replaced(run, tmp_path):
     run.need_outside([tmp_path / "text"])
     put("loop", tmp_path / "loop")
     run.need_outside([tmp_path / "loop"])
-    with pytest.raises(ValueError, match="is to be read, but lies in"):
+    with pytest.raises(ValueError, match="is part of the data, but lies in"):
         run.need_outside([run.directory / "data"])
 
 

@@ -82,7 +82,7 @@ def test_text_that_is_to_be_read_must_not_go(tmp_path, monkeypatch):
     (tmp_path / "run" / "training").symlink_to(elsewhere)
     run.need_outside([Path("run/train.en"), Path("run/data.en"), Path("data/train.en")])
     for file in ("run/data/train.en", "link/train.en", "run/training/train.en", "elsewhere/train.en"):
-        with pytest.raises(ValueError, match=r"train\.en is to be read, but lies in"):
+        with pytest.raises(ValueError, match=r"train\.en is part of the data, but lies in"):
             run.need_outside([Path(file)])
 
 

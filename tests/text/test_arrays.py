@@ -37,7 +37,7 @@ def test_a_column_comes_back_as_it_was_written(tmp_path):
 def test_a_damaged_column_is_named(tmp_path):
     described, path = column(tmp_path, [3, 0, 8]), tmp_path / "train.label.values"
     whole = path.read_bytes()
-    for content, words in ((whole[:-1], "has 11 bytes, expected 12"), (whole[::-1], "not as it was written")):
+    for content, words in ((whole[:-1], "has 11 bytes, expected 12"), (whole[::-1], "changed since it was written")):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=rf"train\.label\.values.*{words}"):
             open_column(tmp_path, "train.label", described)

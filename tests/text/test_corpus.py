@@ -135,7 +135,7 @@ def test_offsets_that_go_back_are_refused(tmp_path):
     offsets = np.fromfile(path, np.int64)
     offsets[[1, 2]] = offsets[[2, 1]]
     offsets.tofile(path)
-    with pytest.raises(ValueError, match=r"train\.target\.offsets is not as it was written"):
+    with pytest.raises(ValueError, match=r"train\.target\.offsets has changed since it was written"):
         open_prepared(tmp_path / "data", prepared.tokenizers)
     index = tmp_path / "data" / "index.json"
     known = json.loads(index.read_text())
@@ -151,14 +151,14 @@ def test_one_other_byte_is_noticed(tmp_path, name):
     path = tmp_path / "data" / name
     text = path.read_bytes()
     path.write_bytes(text.replace(b"0", b"1", 1) if b"0" in text else text[:-2] + bytes([text[-2] ^ 1]) + text[-1:])
-    with pytest.raises(ValueError, match=r"not as it was written"):
+    with pytest.raises(ValueError, match=r"changed since it was written"):
         open_prepared(tmp_path / "data", prepared.tokenizers)
 
 
 def test_what_was_there_stays_when_preparing_fails(tmp_path):
     prepared = prepare(made(tmp_path), tmp_path / "data")
     before = {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()}
-    with pytest.raises(ValueError, match="nothing is left"):
+    with pytest.raises(ValueError, match="no pair remains"):
         prepare(made(tmp_path, max_length=1, valid=write(tmp_path / "long.tsv", "aa\tbb\n")), tmp_path / "data")
     assert {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()} == before
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]

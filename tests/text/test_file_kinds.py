@@ -123,7 +123,7 @@ def test_other_encodings_are_named(tmp_path, data, words):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("x.jsonl", "x.jsonl holds JSON records: take the texts out first (jq -r .source x.jsonl > x.txt)"),
+        ("x.jsonl", "x.jsonl holds JSON records: extract the texts first (jq -r .source x.jsonl > x.txt)"),
         ("x.jsonl.gz", "JSON records"),
         ("x.tsv", "cut -f 1 x.tsv > x.txt"),
         ("x.csv", "comma-separated values"),

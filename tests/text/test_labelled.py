@@ -95,12 +95,16 @@ def test_who_looks_on_hears_how_far_it_is(tmp_path):
     [
         ("text\tlabel\na\tx\nb\tx\n", "", ["each of 2 texts has the label 'x'", "at least two labels", "train.tsv"]),
         (TRAIN, "text\tlabel\nb\tneg\na\tnuetral\n", ["valid.tsv, line 3", "'nuetral'", "did you mean 'neutral'?"]),
-        (TRAIN, "text\tlabel\nb\tzzz\n", ["valid.tsv, line 2", "'zzz' is not in training; there are 'neg', 'neutral'"]),
+        (
+            TRAIN,
+            "text\tlabel\nb\tzzz\n",
+            ["valid.tsv, line 2", "'zzz' does not occur in training; there are 'neg', 'neutral'"],
+        ),
         ("text\tlabel\n \tx\n\ty\n", "", ["each of 2 rows has an empty text", "train.tsv"]),
         (
             "".join(f"x\t{n}\n" for n in range(10)),
             "",
-            ["each of 10 texts has a label of its own", "'0'", "data.target"],
+            ["each of 10 texts has a different label", "'0'", "data.target"],
         ),
         ("text\tlabel\na\tx\nb\n", "", ["train.tsv, line 3", "1 column,"]),
     ],
@@ -120,7 +124,7 @@ def test_labels_that_are_given_keep_their_order_and_bind_training_too(tmp_path):
     assert open_examples(tmp_path, "valid", arrays).columns["label"].tolist() == [2, 0]
     text.check()
     assert text.labels == ("pos", "neutral", "neg", "other")
-    with pytest.raises(ValueError, match=r"train\.tsv, line 7: the label 'neutral' is not in training"):
+    with pytest.raises(ValueError, match=r"train\.tsv, line 7: the label 'neutral' does not occur in training"):
         LabelledText(data, ignore, labels=["pos", "neg"]).check()
 
 
@@ -177,10 +181,10 @@ def test_the_report_reads_well_and_comes_back(tmp_path):
         _, counts[part] = text.encode(part, counts[part], tokenizers, tmp_path)
     report = Report(counts, 4, tuple(text.remarks))
     assert report.lines()[:4] == [
-        "train: 7 texts with 3 labels; dropped: 2 empty; left: 5 with 13 tokens, 1 of them cut to 4 tokens",
-        "       kept, but look at them: 0 duplicates, 0 with more than one label",
-        "valid: 2 texts with 2 labels; dropped: 0 empty; left: 2 with 3 tokens, 0 of them cut to 4 tokens",
-        "       kept, but look at them: 0 duplicates, 0 with more than one label, 1 that training has too",
+        "train: 7 texts with 3 labels; dropped: 2 empty; remaining: 5 with 13 tokens, 1 of them cut to 4 tokens",
+        "       kept, but worth a look: 0 duplicates, 0 with more than one label",
+        "valid: 2 texts with 2 labels; dropped: 0 empty; remaining: 2 with 3 tokens, 0 of them cut to 4 tokens",
+        "       kept, but worth a look: 0 duplicates, 0 with more than one label, 1 that also occur in training",
     ]
     assert Report.from_json(json.loads(json.dumps(report.json()))) == report
 

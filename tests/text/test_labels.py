@@ -22,7 +22,7 @@ def test_labels_that_can_not_be_are_refused(tmp_path, labels):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda text: text.replace('"b"', '"c"'), "not as it was written"),
+        (lambda text: text.replace('"b"', '"c"'), "changed since it was written"),
         (lambda text: text[:-9], "damaged"),
         (lambda text: text.replace("labels-1", "labels-2"), "format 'sixfold-labels-2'; this version"),
         (lambda text: "[1]", "format None"),

@@ -120,7 +120,7 @@ def test_what_is_dropped_and_why(made, tmp_path):
         "over 50 words": 1,
         "not translated": 1,
         "twice": 1,
-        "in an earlier part": 0,
+        "in an earlier split": 0,
     }
     assert [target for _, target in lines(tmp_path / "out", "train")] == [
         "das geht noch",
@@ -145,7 +145,7 @@ def test_pages_go_whole_to_one_part_and_no_source_is_in_two(made, tmp_path):
     assert lines(tmp_path / "out", "train") == [both, pairs["train"]]
     assert lines(tmp_path / "out", "valid") == [late, pairs["valid"]]
     assert lines(tmp_path / "out", "test") == [pairs["test"]]
-    assert summary.dropped["in an earlier part"] == 3
+    assert summary.dropped["in an earlier split"] == 3
 
 
 def test_shares_of_the_parts():
@@ -309,7 +309,7 @@ def test_only_a_corpus_is_overwritten(made, tmp_path):
         made(pages)
     made(pages, overwrite=True)
     (tmp_path / "out" / "README.json").unlink()
-    with pytest.raises(ValueError, match="not a corpus that this command made"):
+    with pytest.raises(ValueError, match="was not made by this command"):
         made(pages, overwrite=True)
     assert len(lines(tmp_path / "out", "train")) == 1
 

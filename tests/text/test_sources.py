@@ -89,7 +89,7 @@ GOOD = "a\tb\n"
         ("x.tsv", "en\tfr\na\tb\n", {"source": "en", "target": "de"}, ["no column named 'de'", "en, fr"]),
         ("x.tsv", "en\tde\n", {"source": "en", "target": "de"}, ["has only a first line"]),
         ("x.tsv", "\t\n\n", {}, ["each of 2 pairs has an empty side"]),
-        ("x.tsv", "aaaa\tb\n", {"max_length": 3}, ["nothing is left", "1 pairs", "3 tokens", "data.max_length"]),
+        ("x.tsv", "aaaa\tb\n", {"max_length": 3}, ["no pair remains", "1 pairs", "3 tokens", "data.max_length"]),
         ("x.jsonl", '{"source": "a", "target": "b"}\n{"source": "a",\n', {}, ["x.jsonl, line 2", "not JSON"]),
         ("x.jsonl", "[" * 100_000, {}, ["line 1", "not JSON"]),
         ("x.jsonl", "[1]\n", {}, ["line 1", "list"]),

@@ -136,7 +136,7 @@ def test_labels_of_records_are_texts_numbers_or_truths(tmp_path):
         ("x.tsv", "text\tlabel\na\tx\nb\t \n", {}, ["x.tsv, line 3", "the label is empty"]),
         ("x.csv", 'label,text\n"one\ntwo",pos\n', {}, ["line 2", "one line", "is this the text?"]),
         ("x.tsv", f"label\ttext\n{'a' * 2000}\tpos\n", {}, ["at most 1,000 characters", "is this the text?"]),
-        ("x.tsv", "text\tlabel\n", {}, ["no row but the names of its columns"]),
+        ("x.tsv", "text\tlabel\n", {}, ["no row after the names of its columns"]),
         ("x.tsv", "\n \n", {}, ["x.tsv has no row"]),
         ("x.csv", "", {}, ["x.csv is empty"]),
         ("x.tsv", b"text\tlabel\na\xff\tb\n", {}, ["x.tsv, line 2", "0xff", "UTF-8"]),

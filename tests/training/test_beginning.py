@@ -60,7 +60,7 @@ def test_a_mistake_is_found_before_the_text_is_read_or_a_run_replaced(made, run,
 def test_a_context_must_be_one_that_the_model_can_read():
     settings = {"data.train": "text", "model.kind": "decoder_only", "model.modifications": "[synthesizer_random]"}
     check(read_config(None, {**settings, "data.context": "512"}))
-    with pytest.raises(ValueError, match=r"data.context is 600, but this model can read 512"):
+    with pytest.raises(ValueError, match=r"data.context is 600, but this model can read only 512"):
         check(read_config(None, {**settings, "data.context": "600"}))
 
 

@@ -138,6 +138,6 @@ def test_an_unclosed_quotation_mark_is_named_by_the_line_where_it_opens(sixfold,
 
 
 def test_how_many_classes_there_are_is_for_the_labels_to_say(tmp_path):
-    with pytest.raises(ValueError, match=r"model\.classes is 3, but it follows from the labels"):
+    with pytest.raises(ValueError, match=r"model\.classes is 3, but training sets it to the number of labels"):
         train(labelled.config(labelled.tables(tmp_path), model__classes=3), tmp_path / "run", display=Quiet())
     assert not (tmp_path / "run").exists()

@@ -79,4 +79,4 @@ def test_a_run_says_what_is_safe_and_how_to_go_on(tmp_path, monkeypatch, capsys)
     assert left.value.code == 1
     said = capsys.readouterr().err
     assert f"sixfold: File too large: {run.training / 'step-6'}\n" in said
-    assert f"all is saved up to step 4: when this is fixed, sixfold train --resume {run.directory} continues" in said
+    assert f"step 4 is saved: when the problem is fixed, sixfold train --resume {run.directory} continues" in said

@@ -37,7 +37,9 @@ def test_with_nothing_but_text_the_new_run_is_like_the_old_one(made, tmp_path, n
     assert mine.keys() == its.keys()
     assert all(torch.equal(mine[key], its[key]) for key in its)
     assert start_of(new)["fresh"] == start_of(new)["left"] == []
-    assert f"100 % of this model's parameters ({len(its)} of {len(its)} tensors) are those of {old.directory}" in words
+    assert (
+        f"100 % of this model's parameters ({len(its)} of {len(its)} tensors) are taken from {old.directory}" in words
+    )
 
 
 @covering(registered(*KINDS))
@@ -140,7 +142,7 @@ def test_another_tokenizer_is_refused(made):
         with pytest.raises(ValueError) as error:
             check(read_config(None, {"data.train": "x", f"data.{key}": said}), run)
         assert str(error.value) == (
-            f"data.{key} is {said}, but --from {run.directory} brings a tokenizer where it is {has}; "
+            f"data.{key} is {said}, but the tokenizer of --from {run.directory} has {has}; "
             f"give the same, or leave it out"
         )
 

@@ -154,7 +154,7 @@ def test_muon_takes_steps_of_the_size_of_adamw():
 
 def test_torch_without_muon_is_named(monkeypatch):
     monkeypatch.delattr(torch.optim, "Muon")
-    with pytest.raises(ValueError, match=r"has no Muon; take training\.optimizer adamw"):
+    with pytest.raises(ValueError, match=r"has no Muon; use training\.optimizer adamw"):
         make_optimizers(small_model(), Training(optimizer="muon"))
 
 

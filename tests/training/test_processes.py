@@ -158,7 +158,7 @@ def test_a_signal_to_torchrun_saves_and_an_error_is_said_once(tmp_path):
     assert time.monotonic() - asked < 20
     assert process.returncode != 0
     stopped = list(run.records())[-1]
-    assert stopped == {"kind": "stopped", "step": stopped["step"], "reason": "SIGTERM asked to stop"}
+    assert stopped == {"kind": "stopped", "step": stopped["step"], "reason": "interrupted by SIGTERM"}
     assert checkpoint.read(checkpoint.checkpoints_in(run.training)[0]).step == stopped["step"]
     assert said.count("SIGTERM: the run stops after this step and saves") == 1, said  # at once, by the first process
     assert said.count("--resume") == 2, said  # there, and among what to type next

@@ -43,7 +43,7 @@ def test_text_inside_the_run_that_would_go_is_refused(run):
     for part in ("train", "valid"):
         for side in ("w", "r"):
             shutil.copy(run.directory.parent / f"{part}.{side}", run.data)
-    refuse(run, r"train\.w is to be read, but lies in .*data", data__train=str(run.data / "train"))
+    refuse(run, r"train\.w is part of the data, but lies in .*data", data__train=str(run.data / "train"))
 
 
 @pytest.mark.parametrize(

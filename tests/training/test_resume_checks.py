@@ -88,7 +88,8 @@ def test_another_tokenizer_is_refused_before_the_text_is_made_anew(run, four_ste
 
 
 @pytest.mark.parametrize(
-    ("steps", "words"), [("null", "training.steps is null"), ("3", "training.steps is 3, but this run has done 4")]
+    ("steps", "words"),
+    [("null", "training.steps is null"), ("3", "training.steps is 3, but this run has already done 4")],
 )
 def test_steps_that_cannot_be_gone_are_refused(run, steps, words):
     before = contents(run)
@@ -108,7 +109,7 @@ def test_other_surroundings_are_said_in_one_line(run, monkeypatch):
     (said,) = [words for words in listener.words if "since step-4" in words]
     torch_then = re.escape(versions["torch"])
     assert re.match(
-        rf"since step-4 was made: threads was \d+ and is 77; torch was {torch_then} and is 9\.9; "
+        rf"changed since step-4: threads was \d+ and is 77; torch was {torch_then} and is 9\.9; "
         rf"training\.accumulate was 1 and is 2\. ",
         said,
     )

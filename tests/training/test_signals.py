@@ -103,7 +103,7 @@ def test_a_run_says_that_it_saves_and_how_to_go_on(tmp_path, number):
     assert outcome.signal == number
     (said,) = (text for text in display.said if text.startswith(name))
     assert "stops after this step and saves" in said
-    assert f"a second {name} stops it at once, unsaved" in said
+    assert f"a second {name} stops it at once, without saving" in said
     assert said.endswith(f"resume with: sixfold train --resume {tmp_path}/run")
     assert (tmp_path / "run" / "training" / "step-6").is_dir()
 
@@ -115,8 +115,8 @@ def test_a_second_one_says_what_is_lost_and_how_to_go_on(tmp_path, number):
     with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else SystemExit):
         train(config, tmp_path / "run", display=display)
     assert display.said[-1] == (
-        f"{signal.Signals(number).name} again: the run stops at step 7 and loses all since the checkpoint of step 4; "
-        f"resume with: sixfold train --resume {tmp_path}/run"
+        f"{signal.Signals(number).name} again: the run stops at step 7 and loses all steps since the checkpoint of "
+        f"step 4; resume with: sixfold train --resume {tmp_path}/run"
     )
     assert resume(tmp_path / "run", display=Sent()).finished
     train(config, tmp_path / "alone", display=Quiet())

@@ -55,9 +55,9 @@ def test_a_deeper_model_has_fresh_layers_above_those_of_the_run(made, tmp_path):
     counts = {name: tensor.numel() for name, tensor in first_weights(new).items()}
     share = sum(counts[name] for name in taken) / sum(counts.values())
     assert words[-3:] == [
-        f"{int(100 * share)} % of this model's parameters (31 of 56 tensors) are those of {made / 'plain'}",
+        f"{int(100 * share)} % of this model's parameters (31 of 56 tensors) are taken from {made / 'plain'}",
         "  differs: its encoder_layers is 1, here 2; its decoder_layers is 1, here 2",
-        "  begins fresh: encoder.1.*, decoder.1.*",
+        "  starts fresh: encoder.1.*, decoder.1.*",
     ]
 
 
@@ -67,7 +67,7 @@ def test_of_a_deeper_run_the_upper_layers_are_left_behind(made, tmp_path):
     _, fresh, left = taken_and_fresh(new, made / "unequal")
     assert not fresh
     assert {name.split("layers.")[1][0] for name in left} == {"1"}
-    assert words[-2:] == ["  differs: its encoder_layers is 2, here 1", "  left behind: encoder.1.*"]
+    assert words[-2:] == ["  differs: its encoder_layers is 2, here 1", "  not taken: encoder.1.*"]
 
 
 def test_other_modifications_take_what_has_the_same_name_and_shape(made, tmp_path):
@@ -123,7 +123,7 @@ def test_a_classifier_begins_with_a_masked_word_encoder(made):
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, (fresh if name.startswith("classifier.") else its)[name])
     assert told["start"]["fresh"] == ["classifier.*"]
-    assert listener.words[1:] == ["  begins fresh: classifier.*"]
+    assert listener.words[1:] == ["  starts fresh: classifier.*"]
 
 
 def test_a_head_that_the_new_model_has_not_is_left_behind(made):
@@ -188,8 +188,8 @@ def test_half_of_the_body_is_enough_and_less_is_an_error_that_says_what_differs(
     outlined = outline(inherit(read_config(None, {"model.layers": 2}), run), run)
     found = compare(outlined, model_files.skeleton(run.directory)).body
     assert found == (2160 + 3216 + 64) / (2 * (2160 + 3216) + 64)
-    least = "are found there, and at least half must be"
-    last = "leave out what differs, or train without --from"
+    least = "fit, and at least half must"
+    last = "leave out the settings that differ, or train without --from"
     assert refusal(run, **{"model.layers": 3}) == (  # 5,440 of 16,192
         f"--from {run.directory}: only 33 % of the parameters in this model's layers {least}: "
         f"its encoder_layers is 1, here 3; its decoder_layers is 1, here 3; {last}"
@@ -213,9 +213,9 @@ def test_tables_inputs_and_heads_are_not_the_body(made):
 def test_a_kind_that_has_its_layers_under_other_names_is_refused(made):
     run = Run(made / "joint")
     assert refusal(run, **{"model.kind": "encoder_only", "model.modifications": "[]"}) == (
-        f"--from {run.directory}: only 0 % of the parameters in this model's layers are found there, and at least half "
-        f"must be: its model.kind is encoder_decoder, here encoder_only; its modifications are "
-        f"t5_bias:buckets=8, untied, transparent_attention, here none; leave out what differs, or train without --from"
+        f"--from {run.directory}: only 0 % of the parameters in this model's layers fit, and at least half "
+        f"must: its model.kind is encoder_decoder, here encoder_only; its modifications are t5_bias:buckets=8, "
+        f"untied, transparent_attention, here none; leave out the settings that differ, or train without --from"
     )
 
 
@@ -274,5 +274,5 @@ def test_many_patterns_are_cut_short_on_the_display_and_not_in_the_run(made, tmp
     new, words = adapted(made / "unequal", tmp_path / "new", settings)
     left = start_of(new)["left"]
     assert len(left) == 2 + 2 + 3 + 2  # inner matrices, and biases of norms: of the encoder, of the decoder, the last
-    (line,) = [word for word in words if word.startswith("  left behind")]
-    assert line == f"  left behind: {', '.join(left[:8])} and {len(left) - 8} more, see run.json"
+    (line,) = [word for word in words if word.startswith("  not taken")]
+    assert line == f"  not taken: {', '.join(left[:8])} and {len(left) - 8} more, see run.json"

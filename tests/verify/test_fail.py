@@ -157,7 +157,7 @@ def test_an_export_that_is_wrong(run, monkeypatch):
     monkeypatch.setattr(to_ctranslate2, "_array", lambda tensor: array(1.05 * tensor))
     found = results(run)
     assert {key for key, each in found.items() if each.result == "fail"} == {"export"}
-    assert "does not do what the original does" in found["export"].note
+    assert "does not agree with the original" in found["export"].note
 
 
 def test_a_momentum_that_is_lost(run, monkeypatch):

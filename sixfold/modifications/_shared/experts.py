@@ -64,15 +64,15 @@ def in_every(spec: Spec, place: Place, *, part: Part, plan: Plan) -> nn.Module:
     """The part in layers every, 2·every, … counted from 1; the plain feed-forward network in all others."""
     if place.layers < plan.every:
         raise ValueError(
-            f"{plan.name}: one layer of every {plan.every} has experts, but a stack has only {place.layers}; "
-            f"say every={place.layers} or less"
+            f"{plan.name}: one layer of every {plan.every} has experts, but a stack has only {place.layers} layers; "
+            f"give every={place.layers} or less"
         )
     chosen = place.layer is not None and (place.layer + 1) % plan.every == 0
     return part(spec, place) if chosen else FeedForward(spec, place)
 
 
 def added(sizes: Sizes, experts: int, every: int, d_expert: int) -> int:
-    """Parameters more than with plain feed-forward networks."""
+    """Additional parameters, compared with plain feed-forward networks."""
     plain = 2 * sizes.d_model * sizes.d_ff + sizes.d_ff + sizes.d_model
     places = sizes.encoder_layers // every + sizes.decoder_layers // every
     return places * (experts * (2 * sizes.d_model * d_expert + sizes.d_model) - plain)

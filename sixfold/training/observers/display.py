@@ -29,7 +29,7 @@ _BETWEEN_LINES = 10.0  # seconds between lines of progress, where lines can't be
 _CELLS = 40  # width of the bar
 _MEMORY = 0.98  # decay of the running means per step
 _SHOWN_ELSEWHERE = ("kind", "step", "best", "reason")
-NO_BEST = "no validation has given a finite score so far, so the model is that of the last checkpoint"
+NO_BEST = "no validation has given a finite score so far, so the run's model is that of the last checkpoint"
 
 
 class Display(Observer):
