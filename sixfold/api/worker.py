@@ -31,7 +31,7 @@ _SOON = 0.1  # seconds that an output waits at most for others, to be sent with 
 def main() -> None:
     """Run a worker until its standard input or output is closed."""
     with suppress(BrokenPipeError), os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
-        os.dup2(2, 1)  # what other code prints goes to standard error: it is no message
+        os.dup2(2, 1)  # prints of other code go to standard error, so that they are not taken for messages
         serve(sys.stdin.buffer, answers)
 
 

@@ -1,4 +1,4 @@
-"""What Translator and Generator share: models, tokenizers, a configuration, and streams of lines."""
+"""The base of Translator and Generator: models, tokenizers, a configuration, and streams of lines."""
 
 from __future__ import annotations
 
@@ -105,6 +105,8 @@ class Front(Generic[AnyModel, AnySession]):
 
 
 def lent(session: DecodingSession, outputs: Iterator[Any]) -> Iterator[Any]:
-    """The outputs; then the session's step is given back for the next call."""
-    yield from outputs
-    session.lease.end()
+    """The outputs; then, however the stream ends, the session's step is given back for the next call."""
+    try:
+        yield from outputs
+    finally:
+        session.lease.end()

@@ -35,7 +35,7 @@ class Stopped(Exception):  # noqa: N818  (not an error: the caller asked for it)
 
 
 class Session(Protocol[Output]):
-    """What a stream needs to know of a session; see `sixfold.decoding.session.LineSession`."""
+    """The methods of a session that a stream calls; see `sixfold.decoding.session.LineSession`."""
 
     @property
     def empty(self) -> Output: ...

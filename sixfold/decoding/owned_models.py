@@ -10,8 +10,8 @@ to call, as long as they belong to the weights of the models. No number is compa
     not frozen: an optimiser may change them, and torch does not count it           computed for each call
 
 torch counts in-place changes of a tensor (`tensor._version`), but not those through `tensor.data` or `tensor.numpy()`,
-nor those of fused optimisers. `changed()` announces a change that torch does not count, a change of an attribute that is
-neither a tensor nor a module, and that a model was frozen again after training.
+nor those of fused optimisers. `changed()` announces a change that torch does not count, a change of an attribute that
+is neither a tensor nor a module, and that a model was frozen again after training.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Lease(NamedTuple):
 
     models: Sequence[Model]
     step: StepFunction
-    idle: list[StepFunction]  # where it is given back: a list that nobody reads any more if the weights have changed
+    idle: list[StepFunction]  # to which it is given back; no longer read after the weights have changed
 
     def end(self) -> None:
         """Give the step back, after the search has ended."""
@@ -114,7 +114,7 @@ def in_8_bits(model: Model, decoding: Decoding) -> bool:
 
 @contextmanager
 def frozen(*models: Model) -> Iterator[None]:
-    """Freeze models, so that what is computed from their weights is kept between calls; afterwards, unfreeze them."""
+    """Freeze models, so that their int8 copies and steps are kept between calls; afterwards, unfreeze them."""
     trainable = [parameter for model in models for parameter in model.parameters() if parameter.requires_grad]
     for parameter in trainable:
         parameter.requires_grad_(False)

@@ -67,7 +67,7 @@ class LineSession(Generic[Output]):
         raise NotImplementedError
 
     def job(self, line: Line, ids: Sequence[int]) -> Job | None:
-        """The job of a line; None if its output is `empty`. A ValueError says what is wrong with the line."""
+        """The job of a line; None if its output is `empty`. Raises a ValueError that names the line's mistake."""
         raise NotImplementedError
 
     def finish(self, tickets: Sequence[Ticket]) -> list[Output]:

@@ -1,4 +1,4 @@
-"""From lines of text to lines of text: the one object behind the command line, Python and validation.
+"""From lines of text to their translations: the object behind the command line, Python and validation.
 
 >>> translator = sixfold.load("runs/mine")
 >>> translator.translate(["a line", "another"], beam_size=4, n_best=2)[0].text
@@ -99,7 +99,7 @@ class Translator(Front[EncoderDecoder, "TranslationSession"]):
             raise ValueError("this model has no cross-attention whose weights can be shown")
         weights = torch.stack([tap[name][0] for name in tap]).float().cpu()
         pieces = self.tokenizers.source.pieces(read)
-        if weights.shape[-1] != len(read):  # a funnel's states stand for several pieces each
+        if weights.shape[-1] != len(read):  # each state of a funnel represents several pieces
             pieces = [str(number) for number in range(1, weights.shape[-1] + 1)]
         return SourceAttention(pieces, self.tokenizers.target.pieces([*written, EOS]), weights)
 

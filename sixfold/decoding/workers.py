@@ -215,7 +215,7 @@ class _Worker:
         return [ticket for ticket, _ in (*answered, *failed) if ticket is not None]
 
     def give(self, tickets: Mapping[int, Ticket]) -> None:
-        """Reply with lines; with none, the worker goes on with those it has."""
+        """Reply with lines; after an empty reply, the worker continues with its own."""
         self.has_room, self.asks = not tickets, False
         self.tickets |= tickets
         self.tell({"lines": [[number, ticket.job.tag] for number, ticket in tickets.items()]})
