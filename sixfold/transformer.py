@@ -49,13 +49,7 @@ def attend_explicitly(
     scores_BHLM = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
     if bias is not None:
         scores_BHLM = scores_BHLM + bias
-    mask = sight.written_out(q)
-    if mask is None:
-        weights_BHLM = scores_BHLM.softmax(-1)
-    else:
-        hidden = ~mask
-        scores_BHLM = scores_BHLM.masked_fill(hidden, torch.finfo(scores_BHLM.dtype).min)
-        weights_BHLM = scores_BHLM.softmax(-1).masked_fill(hidden, 0)
+    weights_BHLM = sight.softmax(scores_BHLM)
     return weights_BHLM @ v, weights_BHLM
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import sixfold
+from sixfold.core.drawing import generator_of
 from sixfold.modifications import learned_positions
 from sixfold.modifications.weighted import Branches
 from tests.support.small import MODIFICATIONS, applies, small_sizes
@@ -45,6 +46,17 @@ def test_a_weight_can_be_drawn_by_hand():
     for name, std in (("encoder.layers.1.attention.qkv.weight", 16**-0.5), ("tables.0.weight", 16**-0.5)):
         expected = torch.empty(weights[name].shape).normal_(std=std, generator=generator_by_hand(f"7 {name}"))
         assert torch.equal(weights[name], expected)
+
+
+def test_the_generators_of_large_models_differ():
+    """torch uses 32 bits of a seed on the CPU; with the default seed, no two of these names share them."""
+    one, same = (torch.rand(9, generator=torch.Generator().manual_seed(seed)) for seed in (5, 5 + 2**32))
+    assert torch.equal(one, same)
+    names = set()
+    for kind in KINDS:
+        sizes = sixfold.Sizes(vocab=9, d_model=8, d_ff=8, heads=1, encoder_layers=48, decoder_layers=48)
+        names |= {name for name, _ in sixfold.build(sizes, ["untied"], kind, device="meta").named_parameters()}
+    assert len({generator_of(1, name).initial_seed() % 2**32 for name in names}) == len(names) > 1000
 
 
 @pytest.mark.parametrize("modification", MODIFICATIONS)

@@ -10,13 +10,14 @@ import sixfold
 from sixfold import BOS, Batch
 from sixfold.core.parts import declared
 from sixfold.spec import registry
+from sixfold.verify.contract import training
+from sixfold.verify.contract.subject import Subject
 from tests.support.architectures import encoder_decoders
 from tests.support.covering import covering
 from tests.support.small import (
     MODIFICATIONS,
     VOCAB,
     combinations,
-    moved_model,
     packed,
     random_ids,
     refusal,
@@ -102,45 +103,12 @@ def test_the_first_loss_is_near_that_of_guessing(modifications):
 
 @every_and_several
 def test_every_parameter_learns(modifications):
-    """Experts that got no token, and memory slots that nobody chose, excepted: then at least one like them did."""
-    model = moved_model(modifications=modifications)
-    losses = model.train()(batch(rows=8, length=12))
-    (losses.sum + losses.auxiliary).backward()
-    for name, p in model.named_parameters():
-        assert p.grad is not None, name
-        assert (p.grad != 0).any(), name
+    training.every_parameter_learns(Subject("encoder_decoder", modifications))
 
 
 @every_and_several
 def test_it_learns_to_copy(modifications):
-    """32 fixed sequences: the loss gets below a third of the same model's with its memory zeroed."""
-    model = small_model(modifications=modifications, dtype=torch.float32, d_model=32, d_ff=64, heads=4)
-    torch.manual_seed(0)
-    source = random_ids(32, 6, seeded(5))
-    data = Batch(source=source, inputs=torch.cat([torch.full((32, 1), BOS), source[:, :-1]], 1), targets=source)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, betas=(0.9, 0.98))
-    for step in range(300):
-        model.train()
-        losses = model(data)
-        (losses.sum / losses.tokens + losses.auxiliary).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        model.after_step(step, 300)
-        if step % 10 == 9 and copied(model, data):
-            return
-    pytest.fail("it did not learn to read its memory")
-
-
-@torch.no_grad()
-def copied(model, data):
-    model.eval()
-    memory = model.encode(data.source)
-    blind = memory._replace(states=tuple(torch.zeros_like(s) for s in memory.states))
-    with_memory, without = (
-        model.head.loss(model.decode(data.inputs, m), model.roles["output"], data.targets)[0] for m in (memory, blind)
-    )
-    return with_memory < without / 3
+    training.copying(Subject("encoder_decoder", modifications))
 
 
 class Pass(torch.nn.Module):
