@@ -170,7 +170,7 @@ def test_without_attention_the_decoder_knows_only_the_last_state():
 def test_layers_are_counted_from_the_top_where_the_stacks_differ(encoder, decoder, read):
     model = small_model(modifications=("lstm",), encoder_layers=encoder, decoder_layers=decoder)
     memory = model.encode(random_ids(1, 3, seeded(10)))
-    begin = [layer.start(memory, like=memory.states[0], width=WIDTH) for layer in model.decoder.layers]
+    begin = [layer.start(memory, memory.states[0]) for layer in model.decoder.layers]
     for (h, c), layer in zip(begin, read, strict=True):
         assert_close(h, memory.sentences["h"][:, layer], 0)
         assert_close(c, memory.sentences["c"][:, layer], 0)
