@@ -9,6 +9,7 @@ import sixfold
 from sixfold import PAD, Cache
 from sixfold.baselines._shared.cells import LSTMCell, Recurrence
 from sixfold.core.parts import declared
+from sixfold.models.count import count
 from tests.support.small import (
     assert_close,
     moved_model,
@@ -151,6 +152,14 @@ def test_in_single_precision_padding_changes_neither_losses_nor_gradients():
 def test_padding_does_not_change_the_class(side):
     model, rows = moved_model("encoder_only", ("lstm",), classes=3), random_rows((5, 2), seeded(8))
     assert_close(model.classify(pad(rows, side)), torch.cat([model.classify(row[None]) for row in rows]))
+
+
+def test_products_are_counted_on_the_meta_device_without_a_loop():
+    model = sixfold.build(small_sizes(), ["lstm"], device="meta")
+    operations = count(model, source_length=5, target_length=7).operations_by_part
+    one_way, half = 4 * WIDTH * (WIDTH + WIDTH), 4 * (WIDTH // 2) * (WIDTH + WIDTH // 2)
+    assert operations["encoder.cell"] == 5 * 2 * 2 * half  # tokens × layers × directions
+    assert operations["decoder.cell"] == 7 * 2 * one_way
 
 
 # The bottleneck ----------------------------------------------------------------------------------------------

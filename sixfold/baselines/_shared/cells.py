@@ -114,7 +114,7 @@ class Recurrence(ModelPart):
     def forward(self, x: Tensor, state: States, call: Call) -> tuple[Tensor, States]:
         """x (B, L, I), and the state before it → h of each token (B, L, ·), and the state after the last real one.
 
-        With both ways the states are (B, 2H), those of the backward cell in the second half, which must begin with zeros.
+        With both ways the states are (B, 2H). Those of the backward cell, the second half, must begin with zeros.
         """
         if x.shape[1] == 1 and self.backwards is None:  # as in decoding
             after = self.forwards(self.forwards.products(x[:, 0]), *state)
