@@ -43,7 +43,7 @@ def main() -> None:
     options = parse()
     torch.set_num_threads(options.threads)
     run = Run(options.run)
-    config, model = run.read_config(), load(run.directory).eval()
+    config, model = run.read_config(), load(run.directory).eval().requires_grad_(False)
     texts, origin = held_out(config, options)
     tokenizers = Tokenizers.load(run.directory)
     task = prepared(texts, tokenizers, model, config)

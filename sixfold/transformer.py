@@ -310,7 +310,7 @@ class Stack(ModelPart, form=forms.StackForm):
         return self.layers
 
 
-def run(layer: Callable[[Tensor, Call], Tensor], x: Tensor, call: Call) -> Tensor:
+def run(layer: Callable[[Tensor, Call], Any], x: Tensor, call: Call) -> Any:
     """layer(x, call); where the call asks for it, without keeping its activations for the backward pass."""
     return checkpoint(layer, x, call, use_reentrant=False) if call.recompute else layer(x, call)
 

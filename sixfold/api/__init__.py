@@ -1,1 +1,1 @@
-"""What Python code calls: load a run, describe it, plot it."""
+"""Functions for Python programs: load a run, describe it, plot it."""

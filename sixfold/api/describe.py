@@ -1,4 +1,4 @@
-"""What a run is: its architecture, its data, how far it has come, and how good it is."""
+"""The description of a run: its architecture, data, progress and scores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NO_METRIC = ("kind", "step", "best", "loss", "perplexity")
 
 
 def describe_run(run: Run) -> dict[str, Any]:
-    """All that is known of a run, or of a directory that holds no more than a model."""
+    """The description of a run, or of a directory that holds only a model."""
     directory = run.directory
     if not directory.is_dir():
         raise ValueError(f"there is no directory {directory}")
@@ -51,7 +51,7 @@ def describe_run(run: Run) -> dict[str, Any]:
 
 
 def _about(run: Run) -> dict[str, Any]:
-    """What the run noted when it began. All else can be told without it."""
+    """The record of the run's beginning; empty if it is missing, and only its error if it is damaged."""
     try:
         return run.read_about() if run.about.exists() else {}
     except ValueError as error:
@@ -59,16 +59,16 @@ def _about(run: Run) -> dict[str, Any]:
 
 
 def _task(config: Config) -> dict[str, Any]:
-    """What the model is trained for, its options, and what its losses count."""
+    """The name and the options of the task, and the unit in which its tokens are counted."""
     try:
         task = task_of(config)
-    except ValueError as error:  # one of the user's own, that was not imported
+    except ValueError as error:  # a task of the user's own that was not imported
         return {"name": None, "counts": "targets", "problem": str(error)}
     return {**task.said(), "counts": "target tokens" if task.main == "words" else task.main}
 
 
 def who_writes(run: Run) -> str | None:
-    """Who holds the lock of a run, if anybody does."""
+    """The process that holds the lock of a run, if there is one."""
     try:
         with open(run.directory / "lock", encoding="utf-8", opener=ordinary) as file:
             try:
@@ -81,7 +81,7 @@ def who_writes(run: Run) -> str | None:
 
 
 def _model(run: Run, config: Config | None) -> dict[str, Any]:
-    """From the model's own description; before there is one, from the configuration."""
+    """From model.json; before it exists, from the configuration."""
     from sixfold.models.build import build
     from sixfold.runs import model_files
     from sixfold.text.tokenizer import Tokenizers
@@ -120,7 +120,7 @@ def _data(config: Config, about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _files(corpus: str | Files | list[str | Files] | None) -> list[str]:
-    """A line for each."""
+    """One line for each corpus."""
     several = corpus if isinstance(corpus, list) else [] if corpus is None else [corpus]
     return [_file(one) for one in several]
 
@@ -153,7 +153,7 @@ def _progress(run: Run, config: Config, records: list[dict[str, Any]]) -> dict[s
 
 
 def seconds_spent(trained: Iterable[Mapping[str, Any]]) -> float:
-    """Over all processes that had a part in a run: each counts from nought."""
+    """The sum over all resumptions of a run, each of which counts from 0."""
     total = before = 0.0
     for record in trained:
         now = float(record.get("seconds", 0.0))
@@ -162,7 +162,7 @@ def seconds_spent(trained: Iterable[Mapping[str, Any]]) -> float:
 
 
 def _best(config: Config, records: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The last validation that was better than all before."""
+    """The best validation: the last that was better than all before it."""
     better = [record for record in records if record["kind"] == "valid" and record.get("best") is True]
     if not better:
         return None
@@ -177,7 +177,7 @@ def metric_in(record: Mapping[str, Any]) -> str | None:
 
 
 def _weights(config: Config, described: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Which weights the run's model has, and why; before there are any, None."""
+    """The step whose weights the run's model has, and the reason; None before there are any."""
     best, saved = described["best"], described["progress"]["checkpoints"]
     if best is not None:
         return {"step": best["step"], "why": "the best so far"}
@@ -186,14 +186,14 @@ def _weights(config: Config, described: Mapping[str, Any]) -> dict[str, Any] | N
 
 
 def table_of(described: Mapping[str, Any]) -> Table:
-    """The same for people."""
+    """The description as a table."""
     with _damage(described["directory"]):
         return facts(*_rows(described))
 
 
 @contextmanager
 def _damage(directory: str | Path) -> Iterator[None]:
-    """Say of values that are missing or of another kind where they came from."""
+    """Turn errors about missing or wrong values into a ValueError that names the files."""
     try:
         yield
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
@@ -219,16 +219,16 @@ def _rows(described: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def state(described: Mapping[str, Any]) -> str:
-    """What is happening to it, or what happened last."""
+    """The state of a run: being trained, stopped, or interrupted."""
     writer, progress = described["writer"], described.get("progress")
     if writer is not None:
         return f"being {'prepared' if progress is None else 'trained'} by {writer}"
     if progress is None:
-        return "a model, without the run that made it"
+        return "a model without its run"
     if progress["stopped"] is not None:
         return f"stopped: {progress['stopped']}"
     step = f"step {progress['checkpoints'][-1]:,}" if progress["checkpoints"] else "the beginning"
-    return f"broken off; {progress['resume']} goes on from {step}"
+    return f"interrupted; {progress['resume']} continues from {step}"
 
 
 def _architecture(model: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -238,7 +238,7 @@ def _architecture(model: Mapping[str, Any]) -> list[tuple[str, Any]]:
     stacks = model["stacks"]
     layers = " + ".join(str(sizes[f"{stack}_layers"]) for stack in stacks)
     widths = f"d_model {sizes['d_model']}, d_ff {sizes['d_ff']}, {sizes['heads']} heads of {sizes['d_head']}"
-    chosen = [_modification(name, options) for wish in model["modifications"] for name, options in wish.items()]
+    chosen = [_modification(name, options) for each in model["modifications"] for name, options in each.items()]
     words = {key: sizes[key] for key in ("vocab", "source_vocab", "target_vocab") if sizes.get(key)}
     return [
         ("architecture", f"{model['kind']}, {layers} layers, {widths}, dropout {sizes['dropout']:g}"),
@@ -266,7 +266,7 @@ def _data_rows(data: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _examples(report: Mapping[str, Any] | None) -> str | None:
-    """How many of each part there are to train, validate and test on."""
+    """The number of examples in each split."""
     parts = (report or {}).get("parts", {})
     counts = {name: part["lines"] if part["rows"] is None else part["rows"] for name, part in parts.items()}
     return ", ".join(f"{name} {count:,}" for name, count in counts.items()) or None

@@ -1,4 +1,4 @@
-"""From the directory of a run to what translates, or writes, with it: `sixfold.load`."""
+"""From the directory of a run to the object that uses its model: `sixfold.load`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sixfold.training.what_next import to_resume
 
 
 class OpenedRun(NamedTuple):
-    """What a run directory holds."""
+    """The contents of a run directory."""
 
     model: Model
     tokenizers: Tokenizers
@@ -37,13 +37,15 @@ def load(
     imports: Sequence[str | Path] = (),
     settings: Mapping[str, Any] | None = None,
 ) -> Any:
-    """A Translator, or for a language model a Generator. Several runs with one vocabulary become an ensemble.
+    """A Translator, a Generator (of a language model) or a Classifier, which owns its models: they are frozen.
+
+    Several runs with one vocabulary become an ensemble.
 
     >>> sixfold.load("runs/mine").translate(["a line"], beam_size=4)
     >>> sixfold.load(["runs/one", "runs/two"]).translate(["a line"])
 
     `imports` are Python files that register modifications of your own; `settings` are keys of the configuration,
-    {"decoding.beam_size": 4}, which win over those of the (first) run.
+    such as {"decoding.beam_size": 4}, which replace those of the (first) run.
     """
     runs = [run] if isinstance(run, str | Path) else list(run)
     if not runs:
@@ -53,7 +55,7 @@ def load(
     opened = [open_run(each, device, settings) for each in runs]
     _need_one_vocabulary(runs, opened)
     origin = RunOrigin(tuple(map(str, runs)), device, tuple(map(str, imports)))
-    models, (_, tokenizers, config, task) = [each.model for each in opened], opened[0]
+    models, (_, tokenizers, config, task) = [each.model.requires_grad_(False) for each in opened], opened[0]
     if task.user is None:
         raise ValueError(f"{runs[0]} was trained for {task.name}, and writes no text")
     data = config.data if Run(runs[0]).exists() else None
@@ -67,11 +69,11 @@ def open_run(directory: str | Path, device: str = "auto", settings: Mapping[str,
     if not run.directory.exists():
         raise ValueError(f"there is no directory {run.directory}")
     if run.directory.is_file():
-        raise ValueError(f"{run.directory} is a file, and the directory of a run is expected in its place")
+        raise ValueError(f"{run.directory} is a file; give the directory of a run")
     if run.exists() and not os.path.lexists(run.directory / model_files.DESCRIPTION):
         raise ValueError(
-            f"{run.directory} has no model yet: its training has not come to a first validation "
-            f"(go on with: {to_resume(run.directory)})"
+            f"{run.directory} has no model yet: its training has not reached a first validation "
+            f"(to continue it: {to_resume(run.directory)})"
         )
     model = model_files.load(run.directory, device=choose_device(device))
     settings = {**_usual(model, settings or {}), **(settings or {})}
@@ -81,7 +83,7 @@ def open_run(directory: str | Path, device: str = "auto", settings: Mapping[str,
 
 
 def _usual(model: Model, settings: Mapping[str, Any]) -> dict[str, str]:
-    """A language model samples, unless a search is asked for: the likeliest text of all soon repeats itself."""
+    """A language model samples by default, because its likeliest text soon repeats itself."""
     if model.reads_source or not model.writes_text or {"decoding.sample", "decoding.beam_size"} & settings.keys():
         return {}
     return {"decoding.sample": "true"}

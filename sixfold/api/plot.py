@@ -1,4 +1,4 @@
-"""The curves of runs, as a picture: loss, and the metric that says which weights are best."""
+"""A picture of the curves of runs: the loss, and the metric that selects the best weights."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _SETTINGS = {"svg.hashsalt": "sixfold", "svg.fonttype": "none"}  # the same curv
 
 
 class Curve(NamedTuple):
-    """What the lines of one kind in a log say of one thing."""
+    """The values of one key in the log's records of one kind."""
 
     steps: list[int]
     values: list[float]
 
 
 class Curves(NamedTuple):
-    """Of one run."""
+    """The curves of one run."""
 
     name: str
     train: Curve
     valid: Curve
-    metric: str | None  # the first that a validation names
+    metric: str | None  # the first metric in the records of validations
     scores: Curve
 
 
@@ -55,7 +55,7 @@ def plot(runs: Sequence[Run], out: Path) -> None:
 
 
 def names(runs: Sequence[Run]) -> list[str]:
-    """The directories' names; where two are the same, their paths."""
+    """The names of the directories; their paths if two names are equal."""
     short = [printable(os.path.basename(os.path.realpath(run.directory))) for run in runs]
     return short if len(set(short)) == len(short) else [printable(str(run.directory)) for run in runs]
 
@@ -75,7 +75,7 @@ def _curve(records: Iterable[dict[str, Any]], key: str | None) -> Curve:
 
 
 def _finite(value: float | str | None) -> float:
-    """What is no number, such as "Infinity", becomes a gap."""
+    """A value that is not a finite number, such as "Infinity", becomes NaN, which is drawn as a gap."""
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
@@ -84,7 +84,7 @@ def _finite(value: float | str | None) -> float:
 
 
 def draw(curves: Sequence[Curves]) -> Figure:
-    """The losses above; below, a panel for each metric."""
+    """A panel for the losses, and below it one for each metric."""
     from matplotlib.figure import Figure
 
     metrics = list(dict.fromkeys(c.metric for c in curves if c.metric is not None))

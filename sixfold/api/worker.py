@@ -1,6 +1,6 @@
-"""A worker process of decoding/workers.py: loads the runs, then asks for lines, and answers them.
+"""A worker process of decoding/workers.py: loads the runs, then asks for lines and answers them.
 
-It is started as `python -m sixfold.api.worker` and speaks JSON lines on standard input and output.
+It is started as `python -m sixfold.api.worker` and exchanges JSON lines on standard input and output.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import count
@@ -18,26 +19,26 @@ from typing import IO, Any
 import torch
 
 from sixfold.api.load import load
-from sixfold.config.schema import change_decoding
-from sixfold.decoding.generator import GenerationSession, Generator
-from sixfold.decoding.job import Ticket
+from sixfold.decoding.job import Sentence
 from sixfold.decoding.records import Line, to_json
-from sixfold.decoding.translator import Extras, TranslationSession
+from sixfold.decoding.session import DecodingSession
 from sixfold.decoding.workers import PORTION
 from sixfold.models.model import evaluating
 
+_SOON = 0.1  # seconds that an output waits at most for others, to be sent with them
+
 
 def main() -> None:
-    """A worker. It ends when nobody listens to it any more."""
+    """Run a worker until its standard input or output is closed."""
     with suppress(BrokenPipeError), os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
-        os.dup2(2, 1)  # whatever else is printed is no answer
+        os.dup2(2, 1)  # prints of other code go to standard error, so that they are not taken for messages
         serve(sys.stdin.buffer, answers)
 
 
 def serve(questions: IO[bytes], answers: IO[str]) -> None:
-    """Read what to load; then ask for lines, until there are no more questions, or one that has no answer."""
+    """Read which runs to load; then answer lines until the questions end. An error that concerns all lines is sent."""
     try:
-        session = _loaded(json.loads(questions.readline()))
+        session = _session(json.loads(questions.readline()))
         _Worker(session, questions, answers).run()
     except BrokenPipeError:
         raise
@@ -45,31 +46,28 @@ def serve(questions: IO[bytes], answers: IO[str]) -> None:
         _say(answers, {"error": str(error)})
 
 
-def _loaded(hello: Mapping[str, Any]) -> Any:
-    """→ the session of a translator or a generator"""
+def _session(hello: Mapping[str, Any]) -> DecodingSession:
     torch.set_num_threads(hello["threads"])
     loaded = load(hello["runs"], device=hello["device"], imports=hello["imports"])
-    decoding = change_decoding(loaded.decoding, hello["decoding"])
-    if isinstance(loaded, Generator):
-        return GenerationSession(loaded, decoding)
-    return TranslationSession(loaded, decoding, Extras(hello["alignment"]))
+    return loaded.session(**hello["extras"], **hello["decoding"])
 
 
 class _Worker:
-    """An engine that hears and speaks between two steps."""
+    """An engine that exchanges messages with the pool between two steps."""
 
-    def __init__(self, session: Any, questions: IO[bytes], answers: IO[str]):
+    def __init__(self, session: DecodingSession, questions: IO[bytes], answers: IO[str]):
         self.session, self.engine, self.answers = session, session.engine(), answers
-        self.numbers: dict[Ticket, int] = {}  # by which the other side knows them
-        self.order = count()  # they begin as they came
-        self.done: list[Ticket] = []  # that it was not told of yet
-        self.asked = False  # for lines, and there was no answer yet
-        self.none_left = False  # the answer was that there are none yet
+        self.numbers: dict[Sentence, int] = {}  # by which the pool knows the tickets that are not answered
+        self.order = count()  # jobs begin in the order in which their lines came
+        self.done: list[Sentence] = []  # not sent yet
+        self.done_since = 0.0  # when the first of them was done
+        self.asked = False  # for lines, and there was no reply yet
+        self.none_left = False  # the last reply had no lines
         self.inbox: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
         Thread(target=self._listen, args=(questions,), daemon=True).start()
 
     def _listen(self, questions: IO[bytes]) -> None:
-        with suppress(ValueError, OSError):  # it was closed
+        with suppress(ValueError, OSError):  # the stream was closed
             for question in questions:
                 self.inbox.put(json.loads(question))
         self.inbox.put(None)
@@ -77,35 +75,47 @@ class _Worker:
     def run(self) -> None:
         with evaluating(*self.session.models), torch.inference_mode():
             while self._hear():
-                self.done += self.engine.step()
-                if len(self.done) >= PORTION or self.none_left:
-                    self._tell()
+                self._step()
+
+    def _step(self) -> None:
+        done = self.engine.step()
+        self.done_since = self.done_since if self.done else time.monotonic()
+        self.done += done
+        enough = self.none_left or len(self.done) >= PORTION
+        if self.done and (enough or time.monotonic() - self.done_since > _SOON):
+            self._tell()
 
     def _hear(self) -> bool:
-        """Take in all that was said; wait for it where it may fill the batch. → False: nobody is there any more"""
+        """Handle all messages; wait for one if there is no work, or lines may come that fill the batch.
+
+        → False if the pool has closed the connection
+        """
         while True:
             self._ask()
             waiting = not self.engine.busy or (self.asked and self.engine.hungry)
             if waiting:
                 self._tell()
             try:
-                said = self.inbox.get(block=waiting)
+                message = self.inbox.get(block=waiting)
             except Empty:
                 return True
-            if said is None:
+            if message is None:
                 return False
-            for ticket in [ticket for ticket, number in self.numbers.items() if number in said.get("cancel", ())]:
-                self.engine.cancel(ticket)
-                del self.numbers[ticket]
-            if "lines" in said:
-                self.asked, self.none_left = False, not said["lines"]
-                self._begin(said["lines"])
+            self._cancel(message.get("cancel", ()))
+            if "lines" in message:
+                self.asked, self.none_left = False, not message["lines"]
+                self._begin(message["lines"])
 
     def _ask(self) -> None:
-        """Before there is room for them."""
+        """Ask for lines before the batch has room for them."""
         if not (self.asked or self.none_left) and (self.engine.hungry or len(self.engine.waiting) < PORTION):
             _say(self.answers, {})
             self.asked = True
+
+    def _cancel(self, numbers: Sequence[int]) -> None:
+        for ticket in [ticket for ticket, number in self.numbers.items() if number in numbers]:
+            self.engine.cancel(ticket)
+            del self.numbers[ticket]
 
     def _begin(self, given: Sequence[Any]) -> None:
         lines = [Line(text, prefix, tuple(terms)) for _, (text, prefix, terms) in given]
@@ -118,7 +128,7 @@ class _Worker:
                 self.numbers[self.engine.submit(job, next(self.order))] = number
 
     def _tell(self) -> None:
-        """Say what was found, and is finished only now, so that alignments are read for many at once."""
+        """Send outputs. They are finished only now, so that alignments are read for many at once."""
         numbered = [(self.numbers.pop(ticket), ticket) for ticket in self.done if ticket in self.numbers]
         failed = [[number, str(ticket.error)] for number, ticket in numbered if ticket.error is not None]
         found = [(number, ticket) for number, ticket in numbered if ticket.error is None]

@@ -19,6 +19,7 @@ from sixfold.bench.race import FEWEST, NO_TIME, OURS, Contender, Ratio, race, ra
 from sixfold.bench.subject import BenchSubject, Skipped, thinned
 from sixfold.decoding.cpu.int8 import quantised
 from sixfold.decoding.cpu.step import make_step, unknown_part
+from sixfold.decoding.owned_models import frozen
 
 _PILOTS = (8, 64)  # sentences of the trials that estimate how many fit into the time
 _GLANCE = 0.03  # share of the time for each trial
@@ -40,6 +41,7 @@ def measure(subject: BenchSubject, options: BenchOptions, seconds: float, tell: 
     cases, until = [], time.perf_counter() + seconds
     start, late = _START, dict[str, list[str]]()
     with (
+        frozen(subject.model),  # as `sixfold.load` does, so that a step is kept between two calls
         tempfile.TemporaryDirectory(prefix="sixfold-bench-") as folder,
         Contenders(subject, options.precisions, options.threads, Path(folder)) as contenders,
     ):

@@ -14,7 +14,7 @@ from sixfold.bench.race import OURS
 from sixfold.bench.subject import BenchSubject
 from sixfold.config.schema import Decoding, change_decoding
 from sixfold.core.ids import EOS, PAD
-from sixfold.decoding.ordered import WINDOW, OrderedStream
+from sixfold.decoding.ordered import WINDOW
 from sixfold.decoding.session import RunOrigin
 from sixfold.decoding.step import padded
 from sixfold.decoding.translator import Translator
@@ -132,7 +132,7 @@ class Contenders:
                 pools[choice] = WorkerPool(origin, self._decoding(search, precision, choice), workers)
                 self._holding.callback(pools[choice].close)
             size = WINDOW * workers
-            found = OrderedStream(pools[choice], lines, window=size, first=size)
+            found = pools[choice].stream(lines, window=size, first=size)
             return [search.written(each.text, len(each.tokens)) for each in found]
 
         name = f"{OURS} {precision}, {workers} workers"

@@ -87,7 +87,6 @@ class Lines:
     """The lines that are read; each is kept until its output is written."""
 
     texts: Iterable[str | None]
-    always: tuple[str, ...] = ()  # terms of all lines
     terms: Path | None = None
     prefixes: Path | None = None
     unanswered: deque[Line] = field(default_factory=deque)
@@ -108,7 +107,7 @@ class Lines:
                 continue
             own = tuple(term for term in next(terms).split("\t") if term) if terms is not None else ()
             begin = next(prefixes) or None if prefixes is not None else None
-            line = Line(text, begin, (*self.always, *own))
+            line = Line(text, begin, own)
             self.unanswered.append(line)
             yield line
         for path, more in ((self.terms, terms), (self.prefixes, prefixes)):

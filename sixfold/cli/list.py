@@ -1,4 +1,4 @@
-"""The verb `list`: shows the modifications, the tasks, or the recipes."""
+"""The verb `list`: shows the modifications and baselines, the tasks, or the recipes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def list_modifications(
     imports: Import = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the modifications, or show the page of one."""
+    """List the modifications and the baselines, or show the page of one."""
     import_parts(imports)
     if tasks or recipes:
         others = {"NAME": name, "--recipes": tasks and recipes, "--check": check}
@@ -51,10 +51,17 @@ def list_modifications(
     elif name:
         typer.echo(found[0].page.rstrip())
     else:
-        rows = table("name", "slots", "what it does", "paper")
+        _print_groups(found)
+
+
+def _print_groups(found: list[Entry]) -> None:
+    """A table for each group."""
+    for number, group in enumerate(dict.fromkeys(entry.group for entry in found)):
+        rows = table(group, "slots", "what it does", "paper")
         for entry in found:
-            rows.add_row(*map(Text, (entry.name, ", ".join(entry.slots), entry.summary, entry.paper or "")))
-        console().print(rows)
+            if entry.group == group:
+                rows.add_row(*map(Text, (entry.name, ", ".join(entry.slots), entry.summary, entry.paper or "")))
+        console().print(*[""] * bool(number), rows, sep="\n")
 
 
 def _known(name: str | None, registered: bool) -> dict[str, Entry]:

@@ -33,7 +33,7 @@ from sixfold.cli.options import Device, Import, RunArgument, Sectioned, configur
 
 if TYPE_CHECKING:
     from sixfold.decoding.records import Line, Translation
-    from sixfold.decoding.translator import Translator
+    from sixfold.decoding.translator import TranslationSession
     from sixfold.text.tokenizer import Tokenizer
 
 
@@ -84,28 +84,16 @@ def translate(
         check_files(out, file, prefixes, terms=terms)
         workers = tracing(trace, form, workers)
         translator = load_for([run, *(members or [])], "translate", device, imports, settings)
-        if term:
-            _check_terms(translator, term)
         if file is None and sys.stdin.isatty():
-            translator.session()  # checks the options before a line is asked for
-            ask_for_lines("A line to translate", lambda line: _show_translation(translator, line, tuple(term or ())))
+            session = translator.session(terms=term or ())  # an error in the options comes before the first prompt
+            ask_for_lines("A line to translate", lambda line: _show_translation(session, line))
             return
-        lines = Lines(arriving_lines(file), tuple(term or ()), terms, prefixes)
-        processes = worker_count(workers, file, translator)
-        how: dict[str, Any] = {"workers": processes, "window": window, "trace": trace}
-        found = translator.stream(lines, wait=lines.wait, alignment=form == "jsonl", **how)
+        lines = Lines(arriving_lines(file), terms, prefixes)
+        how: dict[str, Any] = {"workers": worker_count(workers, file, translator), "window": window, "trace": trace}
+        found = translator.stream(lines, wait=lines.wait, terms=term or (), alignment=form == "jsonl", **how)
         with Output(out) as output:  # empties the file, so only after the options were checked
             write = _writer_of(output, form, translator.decoding.n_best, translator.tokenizers.target)
             write_all(found, lines, write, ProgressLine(show=not output.terminal))
-
-
-def _check_terms(translator: Translator, terms: list[str]) -> None:
-    """Check --term before the first line, so that its error does not name a line."""
-    translator.check_terms([])  # other errors must not be blamed on --term
-    try:
-        translator.check_terms(terms)
-    except ValueError as error:
-        raise ValueError(f"--term: {error}") from None
 
 
 def _writer_of(output: Output, form: Format, n_best: int, tokenizer: Tokenizer) -> Write:
@@ -121,8 +109,8 @@ def _writer_of(output: Output, form: Format, n_best: int, tokenizer: Tokenizer) 
     return write
 
 
-def _show_translation(translator: Translator, line: str, terms: tuple[str, ...]) -> None:
-    (found,) = translator.translate([line], terms=[terms])
+def _show_translation(session: TranslationSession, line: str) -> None:
+    (found,) = session.stream([line])
     output = Output()
     for each in found.n_best:
         score = [f"{each.score:.4f}"] if found.others else []

@@ -1,9 +1,9 @@
-"""Which word comes from which: alignments from cross-attention.
+"""Alignments between the words of source and output, from cross-attention.
 
-One pass reads the source and what was written, with the tap open at the cross-attention of one decoder layer: the last
-but one, whose mean over the heads follows word order best in translation (arXiv 1909.02074); in a decoder of one
-layer, that one. A token belongs to the piece of the source that was looked at hardest when it was about to be written;
-the end of the source, where heads look that have nothing to look at, does not count.
+One pass reads the source and the output, with a tap at the cross-attention of one decoder layer: the last but one,
+whose mean over the heads follows word order best in translation (arXiv 1909.02074); in a decoder of one layer, that
+one. A token is aligned to the source piece with the largest weight when the token was predicted. EOS of the source is
+left out, because heads that find nothing attend to it.
 
 Letters: B rows, L target length with the end, n source length with the end.
 """
@@ -42,7 +42,7 @@ def looks(
 ) -> list[Tensor | None]:
     """For each source (with EOS) and target (without): weights (L, n), the mean over heads and models.
 
-    `gates` are those under which each target was found. None where a model shows none, or has shortened its source.
+    `gates` are those under which each target was found. None if a model has no such weights, or shortens its source.
     """
     found: list[Tensor | None] = []
     longest = max((len(source) + len(target) for source, target in pairs), default=1)
@@ -52,8 +52,8 @@ def looks(
         several = [_looks(model, some, own_gates) for model in models]
         for number, (source, target) in enumerate(some):
             own = [weights[number, : len(target) + 1, : len(source)] for weights in several if weights is not None]
-            whole = len(own) == len(models) and all(w.shape[-1] == len(source) for w in own)
-            found.append(torch.stack(own).mean(0) if whole else None)
+            complete = len(own) == len(models) and all(w.shape[-1] == len(source) for w in own)
+            found.append(torch.stack(own).mean(0) if complete else None)
     return found
 
 
@@ -65,14 +65,14 @@ def _looks(model: Any, pairs: Sequence[Pair], own_gates: Sequence[Gates | None])
     source = padded([source for source, _ in pairs], device)
     gates = gates_for(model, gates_of_rows(own_gates, 1, device))
     memory = model.encode(source, gates=gates)
-    if memory.states[0].shape[1] != source.shape[1]:  # a funnel's states stand for several pieces each
+    if memory.states[0].shape[1] != source.shape[1]:  # each state of a funnel represents several pieces
         return None
     model.decode(padded([(BOS, *target) for _, target in pairs], device), memory, tap=tap, gates=gates)
     return tap[name].mean(1).float().cpu()
 
 
 def align(look_Ln: Tensor, source: Sequence[int], target: Sequence[int], tokenizers: Tokenizers) -> Alignment:
-    """What a look says: source (with EOS) and target (without) are ids."""
+    """The alignment by these weights; source (with EOS) and target (without) are ids."""
     ids = source[:-1]
     weights = look_Ln[: len(target), : len(ids)]
     tokens = weights.argmax(1).tolist() if weights.numel() else []
@@ -83,7 +83,7 @@ def align(look_Ln: Tensor, source: Sequence[int], target: Sequence[int], tokeniz
 def _align_words(
     weights_Ln: Tensor, source: Sequence[int | None], target: Sequence[int | None]
 ) -> Iterator[tuple[int, int]]:
-    """Each word of the target, and the word of the source whose pieces together its pieces looked at hardest."""
+    """For each word of the target, the source word with the largest sum of weights over the pieces of both."""
     columns = range(max((w for w in source if w is not None), default=-1) + 1)
     if not columns:
         return
@@ -94,7 +94,7 @@ def _align_words(
 
 
 def word_numbers(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int | None]:
-    """In which word each piece stands: what stands between spaces, counted from 0. None: in a space."""
+    """For each piece the number of its word, from 0, or None for a space. Words are separated by spaces."""
     if not tokenizer.spells:
         return list(range(len(ids)))
     numbers: list[int | None] = []
@@ -115,14 +115,14 @@ def word_numbers(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int | None]:
 def words_in_place_of_unknown(
     target: Sequence[int], look_Ln: Tensor, source: Sequence[int], text: str, tokenizers: Tokenizers
 ) -> list[str | None]:
-    """For each token of the output that is UNK, the source word that it looked at; None for the others."""
+    """For each UNK of the output, the source word with the largest weight; None for other tokens."""
     own = text.split(" ") if not tokenizers.source.spells else text.split()
     words = [word for word in own if word]
     numbers = word_numbers(tokenizers.source, source[:-1])
     weights = look_Ln[:, : len(numbers)].clone()
     weights[:, [number is None or number >= len(words) for number in numbers]] = -1
     found: list[str | None] = []
-    for place, id_ in enumerate(target):
-        number = numbers[int(weights[place].argmax())] if id_ == UNK and numbers else None
+    for index, id_ in enumerate(target):
+        number = numbers[int(weights[index].argmax())] if id_ == UNK and numbers else None
         found.append(words[number] if number is not None and number < len(words) else None)
     return found

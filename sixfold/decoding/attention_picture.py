@@ -25,7 +25,7 @@ CELL = 2  # characters of a column: about as wide as a line is high, and room fo
 
 
 def picture(weights_Ln: Tensor, rows: Sequence[str], columns: Sequence[str], width: int = 80) -> str:
-    """Draw weights from 0 to 1. Columns that do not fit into `width` go on in another picture below."""
+    """Draw weights from 0 to 1. Columns that do not fit into `width` continue in another picture below."""
     if tuple(weights_Ln.shape) != (len(rows), len(columns)):
         raise ValueError(
             f"{len(rows)} rows and {len(columns)} columns need weights of that shape, got {tuple(weights_Ln.shape)}"
@@ -44,7 +44,7 @@ def picture(weights_Ln: Tensor, rows: Sequence[str], columns: Sequence[str], wid
 
 
 def drawn(seen: SourceAttention, *, layer: int | None = None, head: int | None = None, width: int = 80) -> str:
-    """Cross-attention as a picture under a line that says what it shows. Layers and heads count from 1.
+    """Cross-attention as a picture under a caption. Layers and heads count from 1.
 
     Without a layer, the one whose mean over heads is sharpest; without a head, the mean of all.
     """
@@ -61,13 +61,13 @@ def drawn(seen: SourceAttention, *, layer: int | None = None, head: int | None =
 
 
 def shade(weight: float) -> str:
-    """One of five steps; what is not a number, or outside 0 to 1, is the nearest that can be drawn."""
+    """One of five shades; a weight outside 0 to 1 gets the nearest, NaN the lightest."""
     share = min(max(weight, 0.0), 1.0) if weight == weight else 0.0
     return SHADES[round(share * (len(SHADES) - 1))]
 
 
 def readable(piece: str) -> str:
-    """A piece with spaces visible, and with escapes for whatever would move the cursor or hide."""
+    """A piece with visible spaces, and with escapes for characters that are not printable."""
     shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in piece.replace(" ", "▁"))
     return "".join(shown)
 

@@ -1,4 +1,4 @@
-"""From texts to labels: the one object behind the command line, Python and validation.
+"""From texts to labels: the object behind the command line, Python and validation.
 
 >>> classifier = sixfold.load("runs/reviews")
 >>> classifier.classify(["a film to remember"])[0].label
@@ -16,14 +16,13 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from sixfold.config.schema import Decoding, change_decoding
-from sixfold.decoding.cpu.int8 import quantised
 from sixfold.decoding.job import Job, JobEngine, Ticket, Unanswerable
-from sixfold.decoding.ordered import FIRST, WINDOW, Lines, OrderedStream
+from sixfold.decoding.ordered import FIRST, WINDOW, Lines
+from sixfold.decoding.owned_models import OwnedModels
 from sixfold.decoding.records import Line
-from sixfold.decoding.session import LineSession, check_models, check_sizes, cut_to_fit, encode_lines, in_8_bits
+from sixfold.decoding.session import LineSession, check_models, check_sizes, cut_to_fit, encode_lines
 from sixfold.decoding.step import padded
 from sixfold.models.encoder_only import EncoderOnly
-from sixfold.models.model import evaluating
 from sixfold.text.tokenizer import Tokenizer
 
 
@@ -34,23 +33,23 @@ class Classification:
     label: str = ""
     probability: float = 0.0  # of this label
     probabilities: Mapping[str, float] = field(default_factory=dict)  # of every label, in their order; the sum is 1
-    note: str = ""  # what a person should know, such as that the text was truncated
-    tokens: tuple[int, ...] = ()  # what was read of the text
+    note: str = ""  # a message for the user, such as that the text was truncated
+    tokens: tuple[int, ...] = ()  # the ids that were read
 
     @property
     def text(self) -> str:
-        """What is scored."""
+        """The text that metrics score."""
         return self.label
 
 
 class Classifier:
-    """Says which label a text has, by a model that was built with as many classes.
+    """Predicts the label of a text, by a model with one class for each label.
 
-    How is said by `decoding`, and for one call by its keys: `classify(texts, precision="int8")`. Which texts share a
-    batch makes no difference to what comes out. The model's device and precision are its own.
+    `decoding` is the configuration; a call may change its keys: `classify(texts, precision="int8")`. A label does not
+    depend on the texts that share a batch with it. The model keeps its device and precision.
     """
 
-    verb: ClassVar[str] = "classify"  # by which the command line asks it
+    verb: ClassVar[str] = "classify"  # of the command line
 
     def __init__(
         self,
@@ -61,20 +60,24 @@ class Classifier:
         *,
         longest: int | None = None,
     ):
-        """`longest` is how many tokens of a text it was trained to read."""
+        """`longest` is the number of tokens of a text that the model was trained to read at most."""
         own = model.limits.get("only") if isinstance(model, EncoderOnly) else None
         self.longest = min((each for each in (longest, own) if each is not None), default=None)
-        self.model, self.tokenizer = model, tokenizer
+        self.owned, self.tokenizer = OwnedModels([model]), tokenizer
         self.labels, self.decoding = tuple(labels), decoding or Decoding()
         check_models([model], EncoderOnly, "classify")
         check_sizes(model, tokenizer, "text", "only")
         if not model.sizes.classes:
-            raise ValueError("this model predicts masked words, and knows no classes")
+            raise ValueError("this model predicts masked words, and has no classes")
         if len({*self.labels}) != model.sizes.classes or len(self.labels) != model.sizes.classes:
             raise ValueError(
                 f"the model was made for {model.sizes.classes:,} classes, and needs as many different labels, got "
                 f"{len(self.labels):,}, of which {len({*self.labels}):,} differ"
             )
+
+    @property
+    def model(self) -> EncoderOnly:
+        return self.owned.models[0]
 
     def classify(self, texts: Sequence[str], **options: Any) -> list[Classification]:
         """The label of each text, in order; that of an empty text is empty. The options are those of `stream`."""
@@ -93,44 +96,40 @@ class Classifier:
         start: int = 1,
         **changes: Any,
     ) -> Iterator[Classification]:
-        """The labels of texts as they come, in order; memory does not depend on how many they are.
+        """The labels of texts, in order, as the texts come; memory does not depend on their number.
 
-        None among the lines says that no more are there at the moment, so that all so far are answered; `wait` is
-        explained at `Translator.stream`. `window` texts are sorted by length together, in the beginning only `first`.
-        `stop` is asked before each batch; if it says True, `Stopped` is raised. Errors name lines by their number, from
-        `start`. `changes` are keys of the section `decoding`, of which `max_source`, `too_long`, `batch_tokens` and
-        `precision` matter here.
+        None among the lines, `stop`, `wait`, `window`, `first` and `start` are explained at `Translator.stream`.
+        `changes` are keys of the section `decoding`, of which `max_source`, `too_long`, `batch_tokens` and `precision`
+        matter here.
         """
-        session = ClassificationSession(self, change_decoding(self.decoding, changes))
-        stream = OrderedStream(session, lines, window=window, first=first, start=start, stop=stop, wait=wait)
-        return self._evaluated(iter(stream))
+        return self.session(**changes).stream(lines, window=window, first=first, start=start, stop=stop, wait=wait)
 
-    def check(self, texts: Sequence[str]) -> None:
-        """Raise a ValueError if one of these texts would be refused."""
-        ClassificationSession(self, self.decoding).rehearse(texts, "classified")
+    def session(self, **changes: Any) -> ClassificationSession:
+        """Turns texts into jobs, and has engines that run them. `changes` are keys of the section `decoding`."""
+        return ClassificationSession(self, change_decoding(self.decoding, changes))
 
-    def _evaluated(self, results: Iterator[Classification]) -> Iterator[Classification]:
-        with evaluating(self.model):
-            yield from results
+    def changed(self) -> None:
+        """Must be called after a change of the model that torch does not count; see `owned_models`."""
+        self.owned.changed()
 
 
-class ClassificationSession(LineSession):
-    """From texts to labels, in one way."""
+class ClassificationSession(LineSession[Classification]):
+    """A model, its tokenizer and its labels bound to one configuration."""
 
     empty = Classification()
 
     def __init__(self, classifier: Classifier, decoding: Decoding):
-        model = classifier.model
-        self.model: Any = quantised(model) if in_8_bits(model, decoding) else model
+        self.models = classifier.owned.in_precision(decoding)
+        self.model: Any = self.models[0]
         self.tokenizer, self.labels, self.longest = classifier.tokenizer, classifier.labels, classifier.longest
         self.decoding = decoding
-        self.device = next(model.parameters()).device
+        self.device = next(classifier.model.parameters()).device
 
     def encode(self, lines: Sequence[Line]) -> list[list[int]]:
         return encode_lines(self.tokenizer, lines)
 
     def job(self, line: Line, ids: Sequence[int]) -> Job | None:
-        """A text as the model can read it: its tokens alone, as in training."""
+        """The text's tokens alone, as in training, truncated to the length that the model can read."""
         if not ids:
             return None
         ids, note = cut_to_fit(ids, self.decoding, self.longest, "the text")
@@ -140,15 +139,15 @@ class ClassificationSession(LineSession):
         return BatchEngine(self.probabilities, self.decoding.batch_tokens)
 
     def probabilities(self, jobs: Sequence[Job]) -> list[list[float]]:
-        """Of every label, for each job."""
+        """For each job, the probability of every label."""
         log_p: Tensor = self.model.classify(padded([job.source for job in jobs], self.device))  # (S, C)
-        return log_p.double().softmax(-1).tolist()  # it was normalised in the model's own precision
+        return log_p.double().softmax(-1).tolist()  # normalised once more, in float64
 
     def finish(self, tickets: Sequence[Ticket]) -> list[Classification]:
         return [self._finish(ticket.job, ticket.found) for ticket in tickets]
 
     def _finish(self, job: Job, numbers: list[float]) -> Classification:
-        """Of labels that are equally likely, the first."""
+        """The likeliest label; of equally likely ones, the first."""
         best = max(numbers)
         return Classification(
             label=self.labels[numbers.index(best)],
@@ -160,7 +159,7 @@ class ClassificationSession(LineSession):
 
 
 class BatchEngine(JobEngine[Ticket]):
-    """Jobs that are answered by one pass each, batch after batch."""
+    """An engine for jobs that need one pass of the model each: a step answers a batch."""
 
     def __init__(self, answer: Callable[[Sequence[Job]], list[list[float]]], tokens: int):
         super().__init__()
@@ -177,7 +176,8 @@ class BatchEngine(JobEngine[Ticket]):
         return next(batches((ticket.job for _, _, ticket in self.waiting), self.tokens), [])
 
     def step(self) -> list[Ticket]:
-        """Answer a batch."""
+        """Answer one batch."""
+        late = self._late()
         self._forget()
         jobs, self._left = self._batch(), False
         done = [ticket for _, _, ticket in self.waiting[: len(jobs)]]
@@ -185,12 +185,12 @@ class BatchEngine(JobEngine[Ticket]):
         for ticket, numbers in zip(done, self.answer(jobs) if jobs else (), strict=True):
             ticket.found, ticket.done = numbers, True
             if any(map(math.isnan, numbers)):
-                ticket.fail(Unanswerable(ticket.job, "the model gives NaN for this text, and no probability"))
-        return done
+                ticket.fail(Unanswerable(ticket.job, "the model's probabilities for this text are NaN"))
+        return late + done
 
 
 def batches(jobs: Iterable[Job], tokens: int) -> Iterator[list[Job]]:
-    """Jobs that follow each other, as many as there is room for: jobs × the longest one's tokens, or one alone."""
+    """Consecutive jobs in batches: jobs × the tokens of the longest ≤ `tokens`, or one job alone."""
     batch, longest = list[Job](), 0
     for job in jobs:
         longest = max(longest, len(job.source))

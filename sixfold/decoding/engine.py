@@ -22,9 +22,7 @@ Letters: S sentences, w hypotheses of each, B = S·w rows, V words, n source len
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count, islice, zip_longest
 
 import torch
@@ -32,7 +30,16 @@ from torch import Tensor
 
 from sixfold.core.ids import BOS, EOS, PAD
 from sixfold.core.tap import Tap
-from sixfold.decoding.job import Candidates, Hypothesis, Job, JobEngine, Method, Sentence, TooLate
+from sixfold.decoding.job import (
+    Candidates,
+    Hypothesis,
+    Impossible,
+    Job,
+    JobEngine,
+    Method,
+    Sentence,
+    Unanswerable,
+)
 from sixfold.decoding.step import State, StepFunction, gates_of_rows, padded, with_gates
 from sixfold.decoding.trace import Trace, TraceStep
 from sixfold.models.model import Gates
@@ -47,13 +54,20 @@ class Engine(JobEngine[Sentence]):
 
     A job joins at the next step if the batch has capacity: sentences × w × tokens of the longest ≤ `batch_tokens`; a
     single job always fits. The rows of a cancelled job are dropped before the next step. Words in `never` are not
-    chosen.
+    chosen. `check` raises a ValueError for a job that the models can't read, before it is queued.
     """
 
     def __init__(
-        self, step: StepFunction, method: Method, *, never: Sequence[int] = (PAD, BOS), batch_tokens: int = 4096
+        self,
+        step: StepFunction,
+        method: Method,
+        *,
+        never: Sequence[int] = (PAD, BOS),
+        batch_tokens: int = 4096,
+        check: Callable[[Job], None] = lambda job: None,
     ):
         super().__init__()
+        self.check = check
         self.function, self.method, self.tokens = with_gates(step), method, batch_tokens // method.width
         self.never = torch.tensor(list(never), dtype=torch.long, device=step.device)
         self.sentences: list[Sentence] = []  # S, in the order of their rows
@@ -61,7 +75,7 @@ class Engine(JobEngine[Sentence]):
         self.state: State | None = None
         self._running: list[Sentence] = []  # the sentences that are not done
         self._longest = 0  # tokens of the longest running job
-        self._hurried = self._gated = False  # whether a job has a deadline, or gates
+        self._gated = False  # whether a job has gates
 
     @property
     def busy(self) -> bool:
@@ -72,19 +86,19 @@ class Engine(JobEngine[Sentence]):
         return self._fitting() == len(self.waiting)
 
     def _ticket(self, job: Job) -> Sentence:
+        self.check(job)
         if job.gates:
             self.function.check_gates(job.gates)
         sentence = self.method.begin(job)
         sentence.watched = any(rule.needs_attention for rule in job.rules)
         sentence.trace = Trace() if job.trace else None
-        self._hurried = self._hurried or job.deadline < math.inf
         self._gated = self._gated or bool(job.gates)
         return sentence
 
     @torch.inference_mode()
     def step(self) -> list[Sentence]:
         """Extend every running sentence by one word. → the sentences that are done since, found or failed"""
-        late = self._late() if self._hurried else []
+        late = self._late(self._running)
         self._forget()
         if self._left:
             self._count()
@@ -95,15 +109,6 @@ class Engine(JobEngine[Sentence]):
         if not self._running:
             self._drop_done()
         return late + done
-
-    def _late(self) -> list[Sentence]:
-        """Fail the sentences whose deadline has passed. → these"""
-        now, all_jobs = time.monotonic(), [*self._running, *(each[-1] for each in self.waiting)]
-        late = [sentence for sentence in all_jobs if not sentence.done and sentence.job.deadline <= now]
-        for sentence in late:
-            sentence.fail(TooLate(sentence.job))
-            self._left = True
-        return late
 
     def _count(self) -> None:
         self._running = [sentence for sentence in self._running if not sentence.done]
@@ -172,8 +177,15 @@ class Engine(JobEngine[Sentence]):
         self._move()
         done = [sentence for sentence in self._running if sentence.done]
         if done:
+            self._name_nan(done, log_z.view(shape))
             self._count()
         return done
+
+    def _name_nan(self, done: Sequence[Sentence], log_z: Tensor) -> None:
+        """Replace the error of sentences for which no word was allowed because all scores are NaN."""
+        for sentence in done:
+            if isinstance(sentence.error, Impossible) and log_z[self.sentences.index(sentence)].isnan().any():
+                sentence.error = Unanswerable(sentence.job, "the model's log-probabilities are NaN")
 
     def _gates(self, sentences: Sequence[Sentence], width: int = 1) -> Gates | None:
         """The gates of these sentences' rows; None if there are none."""

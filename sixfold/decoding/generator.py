@@ -1,4 +1,4 @@
-"""A language model that goes on with texts.
+"""A language model that continues texts.
 
 >>> writer = sixfold.load("runs/lm")
 >>> writer.generate(["Once upon a time"], temperature=0.8, n_best=3)[0].text
@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from sixfold.config.schema import Decoding
 from sixfold.core.ids import BOS
-from sixfold.decoding.front import Front
+from sixfold.decoding.front import Front, lent
 from sixfold.decoding.job import Job, Ticket
 from sixfold.decoding.looking import NOTHING_SHOWN, Looking
 from sixfold.decoding.ordered import WINDOW, Lines
@@ -27,14 +27,14 @@ from sixfold.models.decoder_only import DecoderOnly
 from sixfold.models.model import evaluating
 from sixfold.text.tokenizer import Tokenizers
 
-_NOT_WHOLE = "\N{REPLACEMENT CHARACTER}"  # how bytes are shown that are not, or not yet, a character
+_INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # stands for bytes that are not, or not yet, a character
 
 
-class Generator(Front[DecoderOnly]):
-    """Goes on with texts. `context` is the number of tokens that the model saw at once in training, if known."""
+class Generator(Front[DecoderOnly, "GenerationSession"]):
+    """Continues texts. `context` is the number of tokens that the model saw at once in training, if known."""
 
     verb = "generate"
-    kind, can = DecoderOnly, "go on with a text"
+    kind, can = DecoderOnly, "continue a text"
     stack = "only"
     sides: ClassVar[dict[str, str]] = {"target": "decoder"}
 
@@ -51,56 +51,56 @@ class Generator(Front[DecoderOnly]):
         self.context = context
 
     def generate(self, prompts: Sequence[str], **options: Any) -> list[Translation]:
-        """What follows each prompt, in order. The options are those of `stream_many`."""
+        """The continuation of each prompt, in order. The options are those of `stream_many`."""
         if isinstance(prompts, str):
             raise ValueError("generate takes a list of prompts, got one text")
         return list(self.stream_many(list(prompts), **{"first": WINDOW, **options}))
 
     def stream_many(self, prompts: Lines, **options: Any) -> Iterator[Translation]:
-        """What follows the prompts, as they come, in order; see `Translator.stream`."""
+        """The continuations of prompts, in order, as the prompts come; see `Translator.stream`."""
         return self._stream(prompts, **options)
 
     def stream(self, prompt: str, **changes: Any) -> Iterator[str]:
-        """What follows a prompt, piece by piece as it is written, in whole characters."""
+        """The continuation of a prompt, piece by piece as it is written, in complete characters."""
         follow = self.follow(prompt, **changes)
         return (text for text, _ in follow)
 
     def follow(self, prompt: str, **changes: Any) -> Iterator[tuple[str, Translation | None]]:
-        """Pieces of text as they are written; the last comes with the whole output."""
+        """Pieces of text as they are written; the last comes with the complete output."""
         session = self.session(**changes)
-        if session.decoding.beam_size > 1 or session.decoding.n_best > 1:
+        if session.method.width > 1:
             raise ValueError("a stream shows one text as it is written: beam_size and n_best must be 1")
-        return self._followed(session, Line(prompt))
+        return lent(session, session.follow(Line(prompt)))
 
-    def _followed(self, session: GenerationSession, line: Line) -> Iterator[tuple[str, Translation | None]]:
-        with evaluating(*self.models):
-            yield from session.follow(line)
+    def _session(self, decoding: Decoding, looking: Looking, terms: Sequence[str]) -> GenerationSession:
+        return GenerationSession(self, decoding, looking, terms)
 
-    def _session(self, decoding: Decoding, looking: Looking) -> GenerationSession:
-        return GenerationSession(self, decoding, looking)
-
-    def changed(self, changes: dict[str, Any]) -> Decoding:
-        search = {"sample": False} if changes.get("beam_size", 1) != 1 else {}  # a beam is no sample
-        return super().changed({**search, **changes})
+    def configured(self, changes: dict[str, Any]) -> Decoding:
+        search = {"sample": False} if changes.get("beam_size", 1) != 1 else {}  # a beam does not sample
+        return super().configured({**search, **changes})
 
 
 class GenerationSession(DecodingSession):
-    """The session of a generator, with one way to do it."""
+    """A session of a generator."""
 
     stack = "only"
 
-    def __init__(self, writer: Generator, decoding: Decoding, looking: Looking = NOTHING_SHOWN):
-        super().__init__(writer.models, writer.tokenizers, decoding, looking)
+    def __init__(
+        self, writer: Generator, decoding: Decoding, looking: Looking = NOTHING_SHOWN, terms: Sequence[str] = ()
+    ):
+        if looking.alignment or looking.attention:
+            raise ValueError("alignment and attention to a source are for translations")
+        super().__init__(writer.owned, writer.tokenizers, decoding, looking, terms)
         self.context = writer.context
 
     def encode(self, lines: Sequence[Line]) -> list[list[int]]:
         """As in training, where a text is tokenised line by line."""
         return [
-            [id_ for row in self.tokenizer.encode_batch(self._set_apart(line.text)) for id_ in row] for line in lines
+            [id_ for row in self.tokenizer.encode_batch(self._split_lines(line.text)) for id_ in row] for line in lines
         ]
 
-    def _set_apart(self, text: str) -> list[str]:
-        """The lines of a text with their ends, which are words of their own where words stand between spaces."""
+    def _split_lines(self, text: str) -> list[str]:
+        """The lines of a text with their ends. If the tokenizer splits at spaces, an end is a word of its own."""
         lines = re.findall(r"[^\n]*\n|[^\n]+", text)
         if self.tokenizer.spells:
             return lines
@@ -113,13 +113,13 @@ class GenerationSession(DecodingSession):
         return self.looking.at(job)
 
     def _fit(self, ids: Sequence[int]) -> tuple[Sequence[int], int, str]:
-        """What is read of a prompt: its end, with room for what follows; how many tokens that may be; a note."""
+        """The end of a prompt that leaves room for an output; the limit of that output; a note if it was truncated."""
         limit, most = self.decoding.max_length, self.decoding.max_source
         known, why = self.limit("only"), "decoding.max_source"
         if known is not None:
             limit = min(limit, max(known // 2, known - 1 - len(ids)), known - 1)
             if known - 1 - limit < most:
-                most, why = known - 1 - limit, f"this model can tell {known:,} places apart"
+                most, why = known - 1 - limit, f"this model has {known:,} positions"
         if len(ids) <= most:
             return ids, limit, ""
         if self.decoding.too_long == "refuse":
@@ -144,16 +144,21 @@ class GenerationSession(DecodingSession):
         return text if self.tokenizer.spells else re.sub(" ?\n ?", "\n", text)
 
     def follow(self, line: Line) -> Iterator[tuple[str, Translation | None]]:
-        """Pieces of text as they are written; the last comes with the whole output."""
+        """Pieces of text as they are written; the last comes with the complete output."""
+        (job,) = self.jobs([line])
+        assert job is not None, "an empty prompt has a job, too"
+        if isinstance(job, ValueError):
+            raise job
         engine, told = self.engine(), ""
-        ticket = engine.submit(self.job(line, self.encode([line])[0]))
-        while not ticket.done:
-            engine.step()
-            shown = self.text(ticket.open[0].tokens).rstrip(_NOT_WHOLE)
-            if not ticket.done and len(shown) > len(told):
-                yield shown[len(told) :], None
-                told = shown
-        if ticket.error is not None:
-            raise ticket.error
-        (whole,) = self.finish([ticket])
-        yield whole.text[len(told) :], whole
+        ticket = engine.submit(job)
+        with evaluating(*self.models):
+            while not ticket.done:
+                engine.step()
+                shown = self.text(ticket.open[0].tokens).rstrip(_INCOMPLETE)
+                if not ticket.done and len(shown) > len(told):
+                    yield shown[len(told) :], None
+                    told = shown
+            if ticket.error is not None:
+                raise ticket.error
+            (complete,) = self.finish([ticket])
+        yield complete.text[len(told) :], complete

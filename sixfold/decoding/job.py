@@ -6,8 +6,9 @@ Letters: S sentences, w hypotheses of each, V words, n source length.
 from __future__ import annotations
 
 import math
+import time
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -148,6 +149,7 @@ class JobEngine(Generic[AnyTicket]):
         self.waiting: list[tuple[float, int, AnyTicket]] = []  # (order, number, ticket), sorted
         self._submitted = 0
         self._left = False  # a job was cancelled or missed its deadline since the last step
+        self._hurried = False  # a job has a deadline
 
     @property
     def busy(self) -> bool:
@@ -165,6 +167,7 @@ class JobEngine(Generic[AnyTicket]):
         Without `order`, the shortest is next, but no job is overtaken by more jobs than it has tokens.
         """
         self._submitted, ticket = self._submitted + 1, self._ticket(job)
+        self._hurried = self._hurried or job.deadline < math.inf
         insort(self.waiting, (self._submitted + job.tokens if order is None else order, self._submitted, ticket))
         return ticket
 
@@ -176,6 +179,17 @@ class JobEngine(Generic[AnyTicket]):
         if not ticket.done:
             ticket.fail(Unanswerable(ticket.job, "it was cancelled"))
             self._left = True
+
+    def _late(self, running: Iterable[AnyTicket] = ()) -> list[AnyTicket]:
+        """Fail the jobs, running or waiting, whose deadline has passed. → their tickets"""
+        if not self._hurried:
+            return []
+        now, unfinished = time.monotonic(), [*running, *(each[-1] for each in self.waiting)]
+        late = [ticket for ticket in unfinished if not ticket.done and ticket.job.deadline <= now]
+        for ticket in late:
+            ticket.fail(TooLate(ticket.job))
+            self._left = True
+        return late
 
     def _forget(self) -> None:
         """Remove failed jobs from those that wait."""

@@ -1,11 +1,10 @@
-"""Lines in, outputs out, in order, as the lines come: memory depends on windows and budgets, not on their number.
+"""From lines to outputs in the same order, as the lines come. Memory depends on the window, not on the number of lines.
 
-    lines ──▶ window: up to so many lines ──▶ jobs, by length ──▶ engine ──▶ back in order ──▶ outputs
+    lines ──▶ window of lines ──▶ jobs, sorted by length ──▶ engine ──▶ outputs in the order of the lines
 
-An engine takes jobs as it has room for them, so one window follows upon another without the batch running empty;
-lengths fall in one window, rise in the next, and so on, so that those that are on their way together are alike. Where
-somebody waits for the first outputs, they rise in the first. A line that can't be answered ends the stream, after all
-lines before it have been answered; the error names it.
+The engine takes jobs when its batch has room, so the batch stays full from one window to the next. Windows are sorted
+alternately down and up, so that neighbours have similar lengths; if the first outputs are wanted soon, the first window
+is sorted up. A line that fails ends the stream with an error that names it, after the outputs of all lines before it.
 """
 
 from __future__ import annotations
@@ -22,39 +21,38 @@ from sixfold.decoding.records import Line
 from sixfold.text.tokenizer import checked
 
 WINDOW = 1024  # lines that are sorted together
-FIRST = 64  # of the first; each is twice as large as the one before, so that something is soon there
-_CHARACTERS = 1 << 22  # or fewer, if they are as long as this
+FIRST = 64  # lines of the first window; each window is twice as large as the one before, up to WINDOW
+_CHARACTERS = 1 << 22  # characters from which on a window is complete with fewer lines
 _AHEAD = 4  # windows that may be done while an earlier line is not
+_LATER = 1e9  # the order of the first line: jobs that others submit to the engine without an order are next
 
 Lines = Iterable[str | Line | None]
 Output = TypeVar("Output")
 
 
-class Stopped(Exception):  # noqa: N818  (it is a wish that came true, and no error)
-    """Somebody asked to stop, before all was written."""
+class Stopped(Exception):  # noqa: N818  (not an error: the caller asked for it)
+    """The caller's function `stop` returned True."""
 
 
 class Session(Protocol[Output]):
-    """What is done with lines."""
+    """The methods of a session that a stream calls; see `sixfold.decoding.session.LineSession`."""
 
     @property
-    def empty(self) -> Output:
-        """The output of a line without a job."""
+    def empty(self) -> Output: ...
 
     def engine(self) -> JobEngine[Any]: ...
 
-    def jobs(self, lines: Sequence[Line]) -> list[Job | ValueError | None]:
-        """A job for each line; what is wrong with it; or None: nothing is to be done, its output is `empty`."""
+    def jobs(self, lines: Sequence[Line]) -> list[Job | ValueError | None]: ...
 
     def finish(self, tickets: Sequence[Ticket]) -> list[Output]: ...
 
 
 class OrderedStream(Generic[Output]):
-    """One pass over lines. A None among them means that no more is there at the moment: all so far is answered.
+    """One pass over lines. None among the lines means that no more are available at present.
 
-    After a None, lines are asked for again when all so far is answered, since whoever asks may have to wait. With
-    `wait`, nobody waits who asks: lines are asked for before each step and join the running batch, and `wait` is called
-    where there is nothing else to do. Before each step, `stop` is asked whether to.
+    Without `wait`, asking for a line may block, so after a None all lines so far are answered before the next is asked
+    for. With `wait`, asking never blocks: lines are asked for before each step and join the running batch, and `wait`
+    is called to block when there is nothing to compute. `stop` is called before each step; True ends the stream.
     """
 
     def __init__(
@@ -74,14 +72,14 @@ class OrderedStream(Generic[Output]):
             raise ValueError(f"the first window has at least one line, got {first}")
         self.session, self.engine, self.window = session, session.engine(), window
         self.stop, self.wait = stop, wait
-        self._size = min(first, window)  # of the next window
-        self._hasty = first < window  # whether somebody waits for the first outputs after a pause
-        self._falling = not self._hasty  # whether the next window begins with its longest
+        self._size = min(first, window)  # lines of the next window
+        self._soon = first < window  # the first outputs after a pause are wanted soon: the shortest lines first
+        self._falling = not self._soon  # the next window begins with its longest line
         self._lines, self._read, self._next = iter(lines), start - 1, start
-        self._order: deque[Ticket | None] = deque()  # of the lines that are not answered; None: nothing is to be done
+        self._order: deque[Ticket | None] = deque()  # one for each line without an output yet; None: no job
         self._submitted = 0
         self._paused = self._ended = False
-        self._error: Exception | None = None  # of the line after the last in the order
+        self._error: Exception | None = None  # raised after the last output
 
     @torch.inference_mode()
     def __iter__(self) -> Iterator[Output]:
@@ -98,7 +96,7 @@ class OrderedStream(Generic[Output]):
             self._cancel(0)
 
     def _feed(self) -> None:
-        """Window after window, until the engine has enough, or the lines end or pause."""
+        """Submit window after window, until the engine has enough jobs, or the lines end or pause."""
         while not self._ended and self.engine.hungry and len(self._order) <= _AHEAD * self.window:
             if self._paused and self.wait is None and self.engine.busy:
                 return
@@ -108,12 +106,12 @@ class OrderedStream(Generic[Output]):
             jobs = self._make(lines) if lines else []
             self._size = min(2 * self._size, self.window) if lines else self._size
             self._submit(jobs)
-            self._falling = not (self._hasty if self._paused else self._falling)
+            self._falling = not (self._soon if self._paused else self._falling)
             if self._paused or not any(jobs):
                 return
 
     def _next_window(self) -> list[Line]:
-        """The next lines, up to a pause or a mistake."""
+        """The next lines, up to a pause or an error."""
         lines, characters, self._paused = list[Line](), 0, False
         while len(lines) < self._size and characters < _CHARACTERS:
             try:
@@ -121,25 +119,25 @@ class OrderedStream(Generic[Output]):
             except StopIteration:
                 self._ended = True
                 break
-            except (ValueError, OSError) as error:  # lines that come from a file name it themselves
+            except (ValueError, OSError) as error:  # the reader of a file names the line itself
                 self._end(error)
                 break
             if line is None:
                 self._paused = True
                 break
             self._read += 1
-            whole = line if isinstance(line, Line) else Line(line)
+            line = line if isinstance(line, Line) else Line(line)
             try:
-                _check(whole)
+                _check(line)
             except ValueError as error:
                 self._end(ValueError(f"line {self._read}: {error}"))
                 break
-            lines.append(whole)
-            characters += len(whole.text)
+            lines.append(line)
+            characters += len(line.text)
         return lines
 
     def _make(self, lines: Sequence[Line]) -> list[Job | None]:
-        """The jobs of lines, up to the first that is a mistake."""
+        """The jobs of lines, up to the first that is refused."""
         jobs, first = list[Job | None](), self._next + len(self._order)
         for number, job in enumerate(self.session.jobs(lines), first):
             if isinstance(job, ValueError):
@@ -149,17 +147,17 @@ class OrderedStream(Generic[Output]):
         return jobs
 
     def _submit(self, jobs: Sequence[Job | None]) -> None:
-        """By length; their tickets stay in the order of the lines."""
+        """Submit jobs sorted by length; `_order` keeps the order of their lines."""
         known = [(number, job) for number, job in enumerate(jobs) if job is not None]
         known.sort(key=lambda each: each[1].tokens, reverse=self._falling)
         tickets: dict[int, Ticket] = {}
         for number, job in known:
-            tickets[number] = self.engine.submit(job, self._submitted)
+            tickets[number] = self.engine.submit(job, _LATER + self._submitted)
             self._submitted += 1
         self._order.extend(tickets.get(number) for number in range(len(jobs)))
 
     def _step(self) -> None:
-        """One step of the engine. The first line that failed is the last of the stream."""
+        """One step of the engine. If lines fail, the stream ends before the first of them."""
         if self.stop is not None and self.stop():
             raise Stopped
         failed = [ticket for ticket in self.engine.step() if ticket.error is not None]
@@ -171,7 +169,7 @@ class OrderedStream(Generic[Output]):
             self._end(ValueError(f"line {self._next + numbers[0]}: {ticket.error}"))
 
     def _ready(self) -> Iterator[Output]:
-        """The outputs that are next in order; finished only now, so that alignments are read for many at once."""
+        """The outputs that are next in order, finished only now, so that alignments are read for many at once."""
         ready = list(takewhile(lambda ticket: ticket is None or ticket.done, self._order))
         made = iter(self.session.finish([ticket for ticket in ready if ticket is not None]) if ready else ())
         for ticket in ready:
@@ -180,11 +178,11 @@ class OrderedStream(Generic[Output]):
             yield self.session.empty if ticket is None else next(made)
 
     def _end(self, error: Exception) -> None:
-        """The stream ends before this line."""
+        """Read no more lines; raise this error after the outputs of all lines before."""
         self._ended, self._error = True, error
 
     def _cancel(self, first: int) -> None:
-        """Nobody will hear of these lines."""
+        """Cancel the lines from this index of `_order` on."""
         while len(self._order) > first:
             ticket = self._order.pop()
             if ticket is not None:
@@ -192,7 +190,7 @@ class OrderedStream(Generic[Output]):
 
 
 def _check(line: Line) -> None:
-    """Raise a ValueError if it is no text."""
+    """Raise a ValueError unless its text is valid."""
     if not isinstance(line.text, str):
         raise ValueError(f"expected a text, got {type(line.text).__name__}")
     checked(line.text)

@@ -1,4 +1,4 @@
-"""What goes into a translator, and what comes out."""
+"""The input and the output of a translator: lines and translations."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from sixfold.decoding.trace import Trace
 
 
 class Line(NamedTuple):
-    """What is to be translated, or gone on with."""
+    """A text to be translated or continued, with the demands on its output."""
 
     text: str
-    prefix: str | None = None  # how the output has to begin
-    terms: tuple[str, ...] = ()  # what has to occur in it
+    prefix: str | None = None  # the beginning of the output
+    terms: tuple[str, ...] = ()  # texts that must occur in it
 
 
 class Alignment(NamedTuple):
-    """Where the decoder looked hardest in the source when it was about to write; see `sixfold.decoding.alignment`."""
+    """For each token and word of an output, the source piece and word of most attention; see `decoding.alignment`."""
 
     source: tuple[str, ...]  # the readable pieces of the source
-    tokens: tuple[int, ...]  # for each token of the output, the number of a piece of the source
-    words: tuple[tuple[int, int], ...]  # word of the output, word of the source: what stands between spaces, from 0
+    tokens: tuple[int, ...]  # for each token of the output, the index of a source piece
+    words: tuple[tuple[int, int], ...]  # (word of the output, word of the source), counted from 0
 
 
 @dataclass(frozen=True)
 class Translation:
-    """One output; of a language model, what follows the prompt."""
+    """One output: a translation, or the continuation of a prompt."""
 
     text: str = ""
     score: float = 0.0  # log_prob under the length formula
     tokens: tuple[int, ...] = ()  # without BOS and EOS
     log_probs: tuple[float, ...] = ()  # the model's own log-probability of each token, and then of the end
     ended: bool = True  # False: cut off where it became too long
-    note: str = ""  # what a person should know, such as that the source was truncated
+    note: str = ""  # a message for the user, such as that the source was truncated
     others: tuple[Translation, ...] = ()  # the next best
     alignment: Alignment | None = None  # on request
     attention: Tensor | None = None  # (tokens and end, source pieces and end), on request
@@ -45,7 +45,7 @@ class Translation:
 
     @property
     def n_best(self) -> tuple[Translation, ...]:
-        """All outputs that were asked for, the best first."""
+        """All outputs, the best first."""
         return (self, *self.others)
 
     @property
@@ -62,7 +62,7 @@ class Translation:
 def lines_of(
     texts: Sequence[str], prefixes: Sequence[str | None] | None, terms: Sequence[Iterable[str]] | None
 ) -> list[Line]:
-    """One line for each text, with what is said about it."""
+    """One line for each text, with its prefix and its terms."""
     for name, more in (("prefixes", prefixes), ("terms", terms)):
         if isinstance(more, str) or (more is not None and len(more) != len(texts)):
             got = "one text" if isinstance(more, str) else str(len(more))
@@ -75,7 +75,7 @@ def lines_of(
 
 
 def to_json(translation: Translation) -> dict[str, Any]:
-    """All of it but the attention and the trace, to be sent to another process."""
+    """A translation without its attention and trace, to be sent to another process."""
     others = [to_json(other) for other in translation.others]
     return {**vars(translation), "attention": None, "trace": None, "others": others}
 

@@ -1,22 +1,34 @@
-"""How lines become jobs, and jobs are searched for: models and a configuration, bound together."""
+"""From lines to jobs, and from tickets to outputs: models and tokenizers bound to one decoding configuration.
+
+A sentence passes through five kinds of objects:
+
+    Line ──▶ Job ──▶ Sentence ──▶ Hypothesis ──▶ Translation
+    │        │       │            └ its tokens and log-probabilities: first those of the open hypotheses of a
+    │        │       │              search, then those of the outputs found
+    │        │       └ the job while it runs, or waits; also its ticket, with its outputs or its error
+    │        └ ids, limit, rules, seed: all that a search needs to know
+    └ a text, and the prefix and the terms that its output must have
+
+`LineSession.jobs` is the only way from a line to a job, and `finish` the only way from a ticket to an output. Files,
+pipes, prompts, worker processes, validation, `verify` and `bench` all take it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from sixfold.config.schema import Decoding
 from sixfold.core.ids import BOS, CONTROLS, MASK, PAD, UNK
 from sixfold.core.parts import declared
 from sixfold.decoding.alignment import watched_layer
-from sixfold.decoding.cpu.int8 import quantised
-from sixfold.decoding.cpu.step import make_step
 from sixfold.decoding.engine import Engine
-from sixfold.decoding.ensemble import Ensemble
-from sixfold.decoding.job import Hypothesis, Job, Method
+from sixfold.decoding.job import Hypothesis, Job, JobEngine, Method, Ticket
 from sixfold.decoding.looking import NOTHING_SHOWN, Looking
+from sixfold.decoding.ordered import Lines, OrderedStream
+from sixfold.decoding.owned_models import OwnedModels
 from sixfold.decoding.records import Line, Translation
 from sixfold.decoding.rules.make import make_rules
 from sixfold.decoding.rules.rule import Rule
@@ -24,33 +36,46 @@ from sixfold.decoding.search.beam import Beam
 from sixfold.decoding.search.greedy import Greedy
 from sixfold.decoding.search.length_penalty import LengthPenalty
 from sixfold.decoding.search.sample import Sample
-from sixfold.decoding.step import StepFunction, with_gates
-from sixfold.models.model import Model
+from sixfold.decoding.step import with_gates
+from sixfold.models.model import Model, evaluating
 from sixfold.text.tokenizer import Tokenizer, Tokenizers
 
 CONTROLS_NEVER_WRITTEN = (PAD, BOS, MASK)  # ids that no text has
 
+Output = TypeVar("Output")
+
 
 class RunOrigin(NamedTuple):
-    """Where models were loaded from, so that another process can do the same."""
+    """The directories that models were loaded from, so that another process can load them, too."""
 
     runs: tuple[str, ...]
     device: str
     imports: tuple[str, ...] = ()
 
 
-class LineSession:
-    """From lines to jobs, the same way for everybody who needs them."""
+class LineSession(Generic[Output]):
+    """Turns lines into jobs, has engines that run them, and turns tickets into outputs."""
+
+    models: Sequence[Model] = ()  # that compute in this process
+    empty: Output  # the output of a line without a job
+
+    def engine(self) -> JobEngine[Any]:
+        """An engine without jobs."""
+        raise NotImplementedError
 
     def encode(self, lines: Sequence[Line]) -> list[list[int]]:
         raise NotImplementedError
 
     def job(self, line: Line, ids: Sequence[int]) -> Job | None:
-        """What has to be done for a line; None: nothing. A ValueError says what is wrong with it."""
+        """The job of a line; None if its output is `empty`. Raises a ValueError that names the line's mistake."""
+        raise NotImplementedError
+
+    def finish(self, tickets: Sequence[Ticket]) -> list[Output]:
+        """The outputs of jobs that are done."""
         raise NotImplementedError
 
     def jobs(self, lines: Sequence[Line]) -> list[Job | ValueError | None]:
-        """A job for each line, or what is wrong with it, or None."""
+        """For each line its job, the error of a line that has a mistake, or None if its output is `empty`."""
         return [self._try(line, ids) for line, ids in zip(lines, self.encode(lines), strict=True)]
 
     def _try(self, line: Line, ids: Sequence[int]) -> Job | ValueError | None:
@@ -59,72 +84,89 @@ class LineSession:
         except ValueError as error:
             return error
 
+    def stream(self, lines: Lines, **how: Any) -> Iterator[Output]:
+        """The outputs of lines, in order; the options are those of `OrderedStream`."""
+        return self._evaluated(OrderedStream(self, lines, **how))
+
+    def _evaluated(self, outputs: OrderedStream[Output]) -> Iterator[Output]:
+        with evaluating(*self.models):
+            yield from outputs
+
     def rehearse(self, texts: Sequence[str], verb: str) -> None:
-        """Do all that is done before a search, so that a mistake is found before the first step is made."""
+        """Raise a ValueError if one of these texts would be refused."""
         for number, (text, job) in enumerate(zip(texts, self.jobs([Line(text) for text in texts]), strict=True), 1):
             if isinstance(job, ValueError):
                 raise ValueError(f"data.valid, text {number} ({text:.40}) can't be {verb}: {job}")
 
 
-class DecodingSession(LineSession):
-    """How outputs are searched for, in one way: models, a vocabulary, and a configuration."""
+class DecodingSession(LineSession[Translation]):
+    """Models and tokenizers bound to one decoding configuration, for one thread, until the models change.
 
-    empty = Translation()  # of a line that there is nothing to do for
-    stack: ClassVar[str] = "decoder"  # that writes
+    `terms` must occur in every output, beside those of its line. Demands on all outputs are checked here, once.
+    """
+
+    empty = Translation()
+    stack: ClassVar[str] = "decoder"  # the stack that writes
 
     def __init__(
         self,
-        models: Sequence[Model],
+        owned: OwnedModels[Any],
         tokenizers: Tokenizers,
         decoding: Decoding,
         looking: Looking = NOTHING_SHOWN,
+        terms: Sequence[str] = (),
     ):
-        self.watching = check_demands(models, tokenizers.target, decoding, self.stack)
-        self.models = [quantised(model) if in_8_bits(model, decoding) else model for model in models]
-        self.tokenizers, self.decoding = tokenizers, decoding
+        self.watching = check_demands(owned.models, tokenizers.target, decoding, self.stack, terms)
+        self.lease = owned.lend(decoding, self.watching, looking.tap, gated=looking.gates is not None)
+        self.models, self.step = self.lease.models, self.lease.step
+        if looking.gates:
+            with_gates(self.step).check_gates(looking.gates)
+        self.tokenizers, self.decoding, self.looking, self.terms = tokenizers, decoding, looking, tuple(terms)
         self.tokenizer = tokenizers.target
         self.never = never_written(self.tokenizer)
         self.method = make_method(decoding, self.text)
-        self.looking = looking
-        self.step = self._make_step()
-
-    def _make_step(self) -> StepFunction:
-        layers = [watched_layer(model) if self.watching else None for model in self.models]
-        tap, gates = self.looking.tap, self.looking.gates
-        pairs = zip(self.models, layers, strict=True)
-        steps = [make_step(model, layer, tap, gated=gates is not None) for model, layer in pairs]
-        step = steps[0] if len(steps) == 1 else Ensemble(steps)
-        if gates:
-            with_gates(step).check_gates(gates)
-        return step
 
     def engine(self) -> Engine:
-        """A batch that is empty yet."""
-        return Engine(self.step, self.method, never=self.never, batch_tokens=self.decoding.batch_tokens)
+        how: dict[str, Any] = {"never": self.never, "batch_tokens": self.decoding.batch_tokens}
+        return Engine(self.step, self.method, **how, check=self.check)
+
+    def check(self, job: Job) -> None:
+        """Raise a ValueError for a job that the models can't read. A job made by `jobs` is always readable."""
+        for model in self.models:
+            if model.reads_source:
+                _check_ids(model, job.source, "encoder", "source", len(job.source))
+            _check_ids(model, job.prompt, self.stack, "prompt", len(job.prompt) + job.limit)
+
+    def jobs(self, lines: Sequence[Line]) -> list[Job | ValueError | None]:
+        if self.terms:
+            lines = [line._replace(terms=(*self.terms, *line.terms)) for line in lines]
+        return super().jobs(lines)
 
     def limit(self, stack: str) -> int | None:
-        """The most positions that all models can tell apart, if there is such a limit."""
+        """The largest number of positions that all models support; None if there is no limit."""
         return _limit(self.models, stack)
 
     def rules(self, line: Line) -> tuple[Rule, ...]:
         rules = make_rules(self.decoding, self.tokenizer, prefix=line.prefix, terms=line.terms)
         for rule in rules:
             if rule.needs_attention and not self.watching:
-                raise ValueError(f"{rule.describe()}: it must know where the model looks, and the search does not ask")
+                raise ValueError(
+                    f"{rule.describe()}: this rule needs attention weights, which the search does not read"
+                )
         return rules
 
     def demanded(self, line: Line) -> int:
-        """Tokens that an output must have, and that no ratio of lengths accounts for."""
+        """Tokens of the prefix and the terms, by which an output may exceed `max_ratio`."""
         texts = [text for text in (line.prefix, *line.terms) if text]
         return sum(map(len, self.tokenizer.encode_batch(texts)))
 
     def seed(self, ids: Sequence[int], line: Line) -> int:
-        """The same for the same text, whoever else is there."""
+        """It depends on the line and the configured seed only, not on the other lines of a batch."""
         of = json.dumps([self.decoding.seed, list(ids), line.prefix, line.terms]).encode()
         return int.from_bytes(hashlib.sha256(of).digest()[:7], "big")
 
     def text(self, tokens: Sequence[int], unknown: Sequence[str | None] = ()) -> str:
-        """The text of tokens. UNK is written <unk>, or as the word that is given in its place."""
+        """The text of tokens. UNK becomes the word at its index in `unknown`, or <unk>."""
         if self.tokenizer.spells or UNK not in tokens:
             return self.tokenizer.decode(tokens)
         instead = [*unknown, *[None] * (len(tokens) - len(unknown))]
@@ -133,7 +175,7 @@ class DecodingSession(LineSession):
 
 
 def encode_lines(tokenizer: Tokenizer, lines: Sequence[Line]) -> list[list[int]]:
-    """The ids of each line. The end of a line is no part of it, and a line of nothing but space has no ids."""
+    """The ids of each line, without its line end. A line of spaces only has no ids."""
     rows = iter(tokenizer.encode_batch([_without_end(line.text) for line in lines if line.text.strip()]))
     return [next(rows) if line.text.strip() else [] for line in lines]
 
@@ -143,9 +185,9 @@ def _without_end(text: str) -> str:
 
 
 def cut_to_fit(ids: Sequence[int], decoding: Decoding, known: int | None, what: str) -> tuple[Sequence[int], str]:
-    """What is read of a text, and a note if that is not all. `known` is how many tokens the models can read, if it is.
+    """The ids that are read, and a note if a text was truncated; a ValueError if `too_long` is "refuse".
 
-    Where too long a text is refused, it is a ValueError.
+    `known` is the largest number of tokens that the models can read; None if there is no limit.
     """
     wanted = decoding.max_source
     most = wanted if known is None else min(wanted, known)
@@ -158,7 +200,7 @@ def cut_to_fit(ids: Sequence[int], decoding: Decoding, known: int | None, what: 
 
 
 def make_method(decoding: Decoding, text: Callable[[tuple[int, ...]], str]) -> Method:
-    """What the configuration asks for."""
+    """The search that the configuration selects."""
     if decoding.sample:
         return Sample(
             width=decoding.n_best,
@@ -180,7 +222,7 @@ def make_method(decoding: Decoding, text: Callable[[tuple[int, ...]], str]) -> M
 
 
 def outputs(found: Sequence[Hypothesis], texts: Sequence[str], note: str) -> list[Translation]:
-    """Hypotheses with their texts, the best first."""
+    """Hypotheses and their texts as translations, the best first."""
     return [
         Translation(text, each.score, each.tokens, each.log_probs, each.ended, note)
         for each, text in zip(found, texts, strict=True)
@@ -188,9 +230,9 @@ def outputs(found: Sequence[Hypothesis], texts: Sequence[str], note: str) -> lis
 
 
 def check_models(models: Sequence[Model], kind: type[Model], verb: str) -> None:
-    """Raise a ValueError unless all are of this kind."""
+    """Raise a ValueError unless all models are of this kind."""
     if not models:
-        raise ValueError("there is no model")
+        raise ValueError("expected one model or more, got none")
     for model in models:
         if not isinstance(model, kind):
             raise ValueError(f"only models of kind {kind.kind} {verb}, and this is a model of kind {model.kind}")
@@ -199,36 +241,38 @@ def check_models(models: Sequence[Model], kind: type[Model], verb: str) -> None:
 def check_demands(
     models: Sequence[Model], tokenizer: Tokenizer, decoding: Decoding, stack: str, terms: Sequence[str] = ()
 ) -> bool:
-    """Raise a ValueError if what all outputs must be like is a mistake, or too much for any of them.
+    """Raise a ValueError if the rules of all outputs, and the terms they all demand, can't be satisfied.
 
-    → whether a rule must know where the models look. To be asked before a line is read: later, the first line would be
-    blamed.
+    Checked before the first line is read; otherwise the error would name the first line. → whether a rule needs
+    attention weights
     """
     known = _limit(models, stack)
     most = decoding.max_length if known is None else min(decoding.max_length, known - 1)  # it reads BOS first
     rules = make_rules(decoding, tokenizer, terms=terms)
     for rule in rules:
         rule.check(most)
-        if rule.needs_attention and not all(map(_looks_at_each_token, models)):
-            raise ValueError(
-                "coverage_penalty needs cross-attention that looks at each source token, and there is none"
-            )
+        if rule.needs_attention and not all(map(_attends_to_each_token, models)):
+            raise ValueError("coverage_penalty needs cross-attention over each source token, and this model has none")
     return any(rule.needs_attention for rule in rules)
 
 
-def _looks_at_each_token(model: Model) -> bool:
+def _attends_to_each_token(model: Model) -> bool:
     return watched_layer(model) is not None and all(declared(part).keeps_length for part in model.modules())
 
 
 def never_written(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Ids that no output has; UNK among them if the tokenizer can spell every text."""
+    """Ids that no output contains; UNK is one of them if the tokenizer can spell every text."""
     return (*CONTROLS_NEVER_WRITTEN, UNK) if tokenizer.spells else CONTROLS_NEVER_WRITTEN
 
 
-def in_8_bits(model: Model, decoding: Decoding) -> bool:
-    """Whether its linear maps are to be computed so."""
-    on_cpu = next(model.parameters()).device.type == "cpu"
-    return decoding.precision == "int8" or (decoding.precision == "auto" and on_cpu)
+def _check_ids(model: Model, ids: Sequence[int], stack: str, what: str, positions: int) -> None:
+    words, limit = model.sizes.vocabulary(stack), model.limits.get(stack)
+    if not ids or min(ids) < 0 or max(ids) >= words:
+        got = f"ids from {min(ids)} to {max(ids)}" if ids else "no ids"
+        raise ValueError(f"the {what} of a job has one id or more, from 0 to {words - 1}; got {got}")
+    if limit is not None and positions > limit:
+        needs = "has" if what == "source" else "and the limit of its output have"
+        raise ValueError(f"the {what} of a job {needs} {positions:,} tokens, and the model has {limit:,} positions")
 
 
 def _limit(models: Sequence[Model], stack: str) -> int | None:

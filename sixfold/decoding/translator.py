@@ -1,4 +1,4 @@
-"""From lines of text to lines of text: the one object behind the command line, Python and validation.
+"""From lines of text to their translations: the object behind the command line, Python and validation.
 
 >>> translator = sixfold.load("runs/mine")
 >>> translator.translate(["a line", "another"], beam_size=4, n_best=2)[0].text
@@ -9,7 +9,7 @@ Letters: L target length, n source length.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -25,35 +25,24 @@ from sixfold.decoding.looking import NOTHING_SHOWN, Looking
 from sixfold.decoding.ordered import WINDOW, Lines
 from sixfold.decoding.records import Line, Translation, lines_of
 from sixfold.decoding.rules.forbidden_words import forbidden_words
-from sixfold.decoding.session import DecodingSession, check_demands, cut_to_fit, encode_lines, outputs
+from sixfold.decoding.session import DecodingSession, cut_to_fit, encode_lines, outputs
 from sixfold.models.encoder_decoder import EncoderDecoder
 from sixfold.models.model import evaluating
 
 
 class SourceAttention(NamedTuple):
-    """Where the decoder looked in the source when it was about to write each target piece."""
+    """The attention weights to the source from which each target piece was predicted."""
 
     source: list[str]  # n readable pieces, the last of which is the end
     target: list[str]  # L
     weights: Tensor  # (layers, heads, L, n)
 
 
-@dataclass(frozen=True)
-class Extras:
-    """What is wanted beside the text."""
-
-    alignment: bool = False
-    attention: bool = False
-
-
-NOTHING_ELSE = Extras()
-
-
-class Translator(Front[EncoderDecoder]):
+class Translator(Front[EncoderDecoder, "TranslationSession"]):
     """Translates with a model, or with several as an ensemble, and their tokenizers.
 
-    How is said by `decoding`, and for one call by its keys: `translate(lines, beam_size=4)`. Which lines share a batch
-    makes no difference to what comes out. The models' device and precision are their own.
+    `decoding` is the configuration; a call may change its keys: `translate(lines, beam_size=4)`. A translation does not
+    depend on the lines that share a batch with it. The models keep their device and precision.
     """
 
     verb = "translate"
@@ -71,36 +60,32 @@ class Translator(Front[EncoderDecoder]):
     ) -> list[Translation]:
         """The translation of each line, in order; that of an empty line is empty.
 
-        `prefixes` are what translations have to begin with, `terms` lists of what has to occur in them, one for each
-        line. The other options are those of `stream`.
+        `prefixes` are how translations must begin, `terms` lists of texts that must occur in them, one for each line.
+        The other options are those of `stream`.
         """
         if isinstance(texts, str):
             raise ValueError("translate takes a list of lines, got one text")
         return list(self.stream(lines_of(list(texts), prefixes, terms), **{"first": WINDOW, **options}))
 
-    def stream(
-        self, lines: Lines, *, alignment: bool = False, attention: bool = False, **options: Any
-    ) -> Iterator[Translation]:
-        """The translations of lines as they come, in order; memory does not depend on how many they are.
+    def stream(self, lines: Lines, **options: Any) -> Iterator[Translation]:
+        """The translations of lines, in order, as the lines come; memory does not depend on their number.
 
-        A line is a text, or a `Line` with what is demanded of its translation; None says that no more are there at the
-        moment, so that all so far are answered. With `wait`, which is called where there is nothing to do until a line
-        comes, lines are asked for before each step, and join the running batch. `window` lines are sorted by length
-        together, in the beginning only `first`, so that something is soon there: it is faster if nobody waits for that.
-        `stop` is asked before each step; if it says True, `Stopped` is raised. With `workers`, as many processes share
-        the work. Errors name lines by their number, from `start`. `tap`, `gates` and `trace` show and change the inside
-        of the search (docs/decoding.md, "Looking inside"). The other options are keys of the section `decoding`.
+        A line is a text, or a `Line` with the prefix and the terms that its translation must have. None among the lines
+        means that no more are available at present: all lines so far are answered before the next is asked for. With
+        `wait`, a function that returns when a line is available, lines are asked for before each step instead, and join
+        the running batch; `wait` is called only when there is nothing to compute.
+
+        `window` lines are sorted by length together; the first window has only `first` lines, so that the first
+        translations come soon. `stop` is called before each step; if it returns True, `Stopped` is raised. With
+        `workers`, that number of processes share the lines. Errors name lines by their number, beginning with `start`.
+        `terms` must occur in every translation. `alignment` and `attention` add these to each translation; `tap`,
+        `gates` and `trace` show and change the inside of the search (docs/decoding.md, "Looking inside"). The other
+        options are keys of the section `decoding`.
         """
-        if attention and options.get("workers"):
-            raise ValueError("attention is only for translating in this process, without workers")
-        return self._stream(lines, [Extras(alignment, attention)], alignment=alignment, **options)
+        return self._stream(lines, **options)
 
-    def _session(self, decoding: Decoding, looking: Looking, wishes: Extras = NOTHING_ELSE) -> TranslationSession:
-        return TranslationSession(self, decoding, wishes, looking)
-
-    def check_terms(self, terms: Sequence[str], **changes: Any) -> None:
-        """Raise a ValueError if no translation can have all of these, as it is decoded."""
-        check_demands(self.models, self.tokenizers.target, self.changed(changes), self.stack, terms)
+    def _session(self, decoding: Decoding, looking: Looking, terms: Sequence[str]) -> TranslationSession:
+        return TranslationSession(self, decoding, looking, terms)
 
     def cross_attention(self, source: str, target: str) -> SourceAttention:
         """The weights of all cross-attentions of the (first) model, in one pass that reads both texts."""
@@ -114,29 +99,28 @@ class Translator(Front[EncoderDecoder]):
             raise ValueError("this model has no cross-attention whose weights can be shown")
         weights = torch.stack([tap[name][0] for name in tap]).float().cpu()
         pieces = self.tokenizers.source.pieces(read)
-        if weights.shape[-1] != len(read):  # a funnel's states stand for several pieces each
+        if weights.shape[-1] != len(read):  # each state of a funnel represents several pieces
             pieces = [str(number) for number in range(1, weights.shape[-1] + 1)]
         return SourceAttention(pieces, self.tokenizers.target.pieces([*written, EOS]), weights)
 
 
 class TranslationSession(DecodingSession):
-    """The task of a translator, with one way to do it."""
+    """A session of a translator, which adds alignments or attention to its translations on request."""
 
     def __init__(
         self,
         translator: Translator,
         decoding: Decoding,
-        wishes: Extras = NOTHING_ELSE,
         looking: Looking = NOTHING_SHOWN,
+        terms: Sequence[str] = (),
     ):
-        super().__init__(translator.models, translator.tokenizers, decoding, looking)
-        self.wishes = wishes
+        super().__init__(translator.owned, translator.tokenizers, decoding, looking, terms)
 
     def encode(self, lines: Sequence[Line]) -> list[list[int]]:
         return encode_lines(self.tokenizers.source, lines)
 
     def job(self, line: Line, ids: Sequence[int]) -> Job | None:
-        """A line as the encoders can read it, and how long its translation may become."""
+        """The source, truncated to the length that the encoders can read, and the limit of its translation."""
         if not ids:
             return None
         decoding, known = self.decoding, self.limit("encoder")
@@ -151,20 +135,20 @@ class TranslationSession(DecodingSession):
         return self.looking.at(job)
 
     def finish(self, tickets: Sequence[Ticket]) -> list[Translation]:
-        """Texts for hypotheses, and what else is wanted of them."""
-        looked = self._look(tickets)
+        """The texts of the hypotheses, with alignments or attention on request."""
+        looked = self._attention(tickets)
         return [
             self._finish(each, [looked.get((id(each), number)) for number in range(len(each.found))])
             for each in tickets
         ]
 
-    def _look(self, tickets: Sequence[Ticket]) -> dict[tuple[int, int], Tensor | None]:
-        """Where the decoder looked, of each hypothesis for which somebody needs to know."""
+    def _attention(self, tickets: Sequence[Ticket]) -> dict[tuple[int, int], Tensor | None]:
+        """The attention (L, n) of each hypothesis that needs it, by its ticket and index."""
         needed = [
             (ticket, number, each.tokens)
             for ticket in tickets
             for number, each in enumerate(ticket.found)
-            if self._needs_a_look(number, each)
+            if self._needs_attention(number, each)
         ]
         pairs, gates = (
             [(each.job.source, tokens) for each, _, tokens in needed],
@@ -173,8 +157,8 @@ class TranslationSession(DecodingSession):
         seen = looks(self.models, pairs, gates)
         return {(id(ticket), number): look for (ticket, number, _), look in zip(needed, seen, strict=True)}
 
-    def _needs_a_look(self, number: int, hypothesis: Hypothesis) -> bool:
-        shown = number == 0 and (self.wishes.alignment or self.wishes.attention)
+    def _needs_attention(self, number: int, hypothesis: Hypothesis) -> bool:
+        shown = number == 0 and (self.looking.alignment or self.looking.attention)
         return shown or (self.decoding.replace_unknown and not self.tokenizer.spells and UNK in hypothesis.tokens)
 
     def _finish(self, ticket: Ticket, looked: Sequence[Tensor | None]) -> Translation:
@@ -186,8 +170,8 @@ class TranslationSession(DecodingSession):
         return replace(
             best,
             others=tuple(others),
-            alignment=alignment if self.wishes.alignment else None,
-            attention=look if self.wishes.attention else None,
+            alignment=alignment if self.looking.alignment else None,
+            attention=look if self.looking.attention else None,
             trace=ticket.trace,
         )
 
@@ -198,7 +182,7 @@ class TranslationSession(DecodingSession):
         return self.text(tokens, self._allowed(tokens, words))
 
     def _allowed(self, tokens: Sequence[int], words: Sequence[str | None]) -> Sequence[str | None]:
-        """Without those words by which the text would have what is forbidden: there, <unk> stays."""
+        """The words, without those by which the text would contain a forbidden word: there <unk> stays."""
         if not self.decoding.forbidden_words:
             return words
         rule, allowed = forbidden_words(tuple(self.decoding.forbidden_words), self.tokenizer), list[str | None]()

@@ -1,14 +1,14 @@
-"""Several processes share the lines: each loads the runs once, and asks for a few lines before it has room for them.
+"""Worker processes share the lines: each loads the runs once, and asks for lines before its batch has room for them.
 
-    worker ──▶ {}                    ──▶ this process     "there is room": one JSON object a line, through its
-           ◀── {"lines": […]}        ◀──                  standard input and output; [] if there are none yet
-           ◀── {"cancel": […]}       ◀──                  before the worker's next step
-           ──▶ {"translations": […]} ──▶                  whatever is done, in any order
+    worker ──▶ {}                    ──▶ pool     asks for lines: one JSON object a line, on the worker's standard
+           ◀── {"lines": […]}        ◀──          input and output; [] if there are none yet
+           ◀── {"cancel": […]}       ◀──          takes effect before the worker's next step
+           ──▶ {"translations": […]} ──▶          outputs that are done, in any order
            ──▶ {"failed": […]}       ──▶
 
-So lines go to whichever worker has time, every worker's batch stays full, and all workers finish at about the same
-time. To an `OrderedStream`, a `WorkerPool` is an engine like any other. Nothing is pickled, and a worker does not
-import the caller's main program.
+Each line goes to a worker that asks for it, so that all batches stay full and all workers end at about the same time. A
+`WorkerPool` is a session and its engine in one. Nothing is pickled, and a worker does not import the caller's main
+program.
 """
 
 from __future__ import annotations
@@ -27,73 +27,60 @@ from typing import IO, TYPE_CHECKING, Any
 
 from sixfold.core.threads import usual_threads
 from sixfold.decoding.job import Job, JobEngine, Ticket, Unanswerable
-from sixfold.decoding.ordered import FIRST, WINDOW, Lines, OrderedStream
 from sixfold.decoding.records import Line, Translation, from_json
+from sixfold.decoding.session import LineSession
 
 if TYPE_CHECKING:
     from sixfold.config.schema import Decoding
     from sixfold.decoding.session import RunOrigin
 
-_CHILD = "sixfold.api.worker"  # started by name: decoding does not import what loads runs
-PORTION = 16  # lines that a worker gets at a time
-_CHARACTERS = 1 << 14  # or fewer, if they are so long: what is written at once must not wait for its reader
-AHEAD = 64  # lines for each worker that are looked at in advance, to see the end coming
-_MOMENT = 0.02  # seconds to listen to workers, until somebody else may have something to say
+_CHILD = "sixfold.api.worker"  # started by name: decoding does not import the module that loads runs
+PORTION = 16  # most lines given to a worker at a time
+_CHARACTERS = 1 << 14  # characters from which on a portion is complete with fewer lines
+AHEAD = 64  # lines for each worker that are read in advance; fewer mean that the end may be near
+_MOMENT = 0.02  # seconds that a step waits for a worker's message
+
+Message = dict[str, Any]
+Inbox = SimpleQueue[tuple["_Worker", Message | None]]  # None: the worker has ended
 
 
-def in_processes(
-    origin: RunOrigin | None,
-    decoding: Decoding,
-    lines: Lines,
-    workers: int,
-    *,
-    alignment: bool = False,
-    window: int = WINDOW,
-    first: int = FIRST,
-    start: int = 1,
-    **how: Any,
-) -> Iterator[Translation]:
-    """What `Translator.stream` or `Generator.stream_many` gives, computed by others. Windows are of lines for each."""
-    team = WorkerPool(origin, decoding, workers, alignment=alignment)
-    return _closing(team, OrderedStream(team, lines, window * workers, start, first * workers, **how))
+class WorkerPool(LineSession[Translation], JobEngine[Ticket]):
+    """Worker processes, as a session that is its own engine. They start when there is work, and run until `close`.
 
-
-def _closing(team: WorkerPool, stream: OrderedStream[Translation]) -> Iterator[Translation]:
-    try:
-        yield from stream
-    finally:
-        team.close()
-
-
-class WorkerPool(JobEngine[Ticket]):
-    """Worker processes as a session and its engine. They are started as there is work for them, and stay until `close`.
-
-    Those that wait are with no worker yet.
+    A ticket in `waiting` has not been given to a worker.
     """
 
     empty = Translation()
 
-    def __init__(self, origin: RunOrigin | None, decoding: Decoding, workers: int, *, alignment: bool = False):
+    def __init__(
+        self,
+        origin: RunOrigin | None,
+        decoding: Decoding,
+        workers: int,
+        *,
+        terms: Sequence[str] = (),
+        alignment: bool = False,
+    ):
         if origin is None:
             raise ValueError("workers load runs from their directories: use sixfold.load(RUN), or workers=0")
-        if workers < 0:
-            raise ValueError(f"there can't be {workers} workers")
-        self.hello = {
+        if workers < 1:
+            raise ValueError(f"a pool has at least one worker, got {workers}")
+        super().__init__()
+        self.hello: Message = {
             **origin._asdict(),
             "threads": max(usual_threads() // workers, 1),
             "decoding": decoding.model_dump(mode="json"),
-            "alignment": alignment,
+            "extras": {**({"alignment": True} if alignment else {}), "terms": list(terms)},
         }
-        super().__init__()
         self.most = workers
         self.workers: list[_Worker] = []
-        self.heard: SimpleQueue[tuple[_Worker, dict[str, Any] | None]] = SimpleQueue()
+        self.inbox: Inbox = SimpleQueue()
 
     def engine(self) -> WorkerPool:
         return self
 
     def jobs(self, lines: Sequence[Line]) -> list[Job | ValueError | None]:
-        """What the workers make jobs of."""
+        """Jobs that carry their lines to a worker, whose session makes the jobs that are decoded."""
         return [Job(limit=0, size=len(line.text) + 1, tag=line) for line in lines]
 
     def finish(self, tickets: Sequence[Ticket]) -> list[Translation]:
@@ -105,14 +92,14 @@ class WorkerPool(JobEngine[Ticket]):
 
     @property
     def hungry(self) -> bool:
-        """Whether the end may be near: then workers get no more than their share."""
         return len(self.waiting) < AHEAD * self.most
 
     def _ticket(self, job: Job) -> Ticket:
         return Ticket(job)
 
     def step(self) -> list[Ticket]:
-        """Give lines to those who have room, and listen for a moment. → those that were answered"""
+        """Send cancellations, give lines to workers that have room, and wait a moment for a message."""
+        late = self._late([ticket for worker in self.workers for ticket in worker.tickets.values()])
         self._forget()
         if self._left:
             for each in self.workers:
@@ -120,14 +107,14 @@ class WorkerPool(JobEngine[Ticket]):
         self._left = False
         self._deal()
         try:
-            worker, said = self.heard.get(timeout=_MOMENT)
+            worker, message = self.inbox.get(timeout=_MOMENT)
         except Empty:
-            return []
-        return worker.hear(said)
+            return late
+        return late + worker.hear(message)
 
     def _deal(self) -> None:
         while len(self.workers) < min(self.most, math.ceil(len(self.waiting) / PORTION)):
-            self.workers.append(_Worker(self.heard))
+            self.workers.append(_Worker(self.inbox))
             self.workers[-1].tell(self.hello)
         last = self.hungry
         for worker in self.workers:
@@ -137,18 +124,27 @@ class WorkerPool(JobEngine[Ticket]):
                 if taken or worker.asks:
                     worker.give(taken)
 
+    def closing(self, outputs: Iterator[Translation]) -> Iterator[Translation]:
+        """The outputs; then the pool is closed."""
+        try:
+            yield from outputs
+        finally:
+            self.close()
+
     def close(self) -> None:
         for worker in self.workers:
             worker.close()
-        self.workers, self.heard = [], SimpleQueue()
+        self.workers, self.inbox = [], SimpleQueue()
 
 
 def portion(
     waiting: list[tuple[float, int, Ticket]], workers: int, held: int, by_it: int, last: bool
 ) -> dict[int, Ticket]:
-    """Take some for one of the workers, by their numbers, of every length: others take those between.
+    """Take tickets for one worker from those that wait, by their numbers.
 
-    If these are the `last`, no more than its share of all that is left to do: of these, and of what workers hold.
+    It takes every n-th of those that wait, for n workers, so that each worker gets short and long lines. If these are
+    the `last`, it takes no more than one worker's share of all tokens that wait or are `held` by workers, of which it
+    holds `by_it` already.
     """
     share = (sum(ticket.job.tokens for _, _, ticket in waiting) + held) / workers - by_it
     taken, tokens = list[int](), 0
@@ -164,19 +160,19 @@ def portion(
 
 
 class _Worker:
-    """Another process, seen from this one."""
+    """A worker process, seen from the pool."""
 
-    def __init__(self, heard: SimpleQueue[tuple[_Worker, dict[str, Any] | None]]):
-        self.tickets: dict[int, Ticket] = {}  # that it has, by their numbers
-        self.has_room = False  # it said so, and got nothing since
-        self.asks = False  # it said so, and waits for an answer
+    def __init__(self, inbox: Inbox):
+        self.tickets: dict[int, Ticket] = {}  # those given to it and not done, by number
+        self.has_room = False  # it asked for lines, and has received none since
+        self.asks = False  # it asked for lines, and waits for a reply
         self.questions, self.answers = self._start()
-        self.listener = Thread(target=self._listen, args=(heard,), daemon=True)
+        self.listener = Thread(target=self._listen, args=(inbox,), daemon=True)
         self.listener.start()
 
     @property
     def held(self) -> int:
-        """How much it has to do."""
+        """The tokens of its lines that are not done."""
         return sum(ticket.job.tokens for ticket in self.tickets.values())
 
     def _start(self) -> tuple[IO[bytes], IO[bytes]]:
@@ -187,29 +183,29 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": paths},
-            start_new_session=True,  # Ctrl-C is for this process, which then ends that one
+            start_new_session=True,  # Ctrl-C reaches the caller's process only, which then ends the worker
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         return self.process.stdin, self.process.stdout
 
-    def _listen(self, heard: SimpleQueue[tuple[_Worker, dict[str, Any] | None]]) -> None:
-        with self.answers, suppress(ValueError):  # whoever says what is no answer is not listened to any more
+    def _listen(self, inbox: Inbox) -> None:
+        with self.answers, suppress(ValueError):  # a worker that sends invalid JSON is treated as ended
             for line in self.answers:
-                heard.put((self, json.loads(line)))
-        heard.put((self, None))
+                inbox.put((self, json.loads(line)))
+        inbox.put((self, None))
 
-    def hear(self, said: dict[str, Any] | None) -> list[Ticket]:
-        """Those that it has answered. Who was cancelled meanwhile is not known any more."""
-        if said is None:
+    def hear(self, message: Message | None) -> list[Ticket]:
+        """The tickets that the worker has answered, without those that were cancelled meanwhile."""
+        if message is None:
             self.process.kill()
             raise ValueError(f"a worker process ended before its work was done (exit code {self.process.wait()})")
-        if "error" in said:
-            raise ValueError(said["error"])
-        if not said:
+        if "error" in message:
+            raise ValueError(message["error"])
+        if not message:
             self.has_room = self.asks = True
-        answered = [(self.tickets.pop(number, None), answer) for number, answer in said.get("translations", ())]
-        failed = [(self.tickets.pop(number, None), why) for number, why in said.get("failed", ())]
+        answered = [(self.tickets.pop(number, None), answer) for number, answer in message.get("translations", ())]
+        failed = [(self.tickets.pop(number, None), why) for number, why in message.get("failed", ())]
         for ticket, answer in answered:
             if ticket is not None:
                 ticket.found, ticket.done = [from_json(answer)], True
@@ -219,20 +215,20 @@ class _Worker:
         return [ticket for ticket, _ in (*answered, *failed) if ticket is not None]
 
     def give(self, tickets: Mapping[int, Ticket]) -> None:
-        """None means: go on with what you have."""
+        """Reply with lines; after an empty reply, the worker continues with its own."""
         self.has_room, self.asks = not tickets, False
         self.tickets |= tickets
         self.tell({"lines": [[number, ticket.job.tag] for number, ticket in tickets.items()]})
 
     def cancel(self) -> None:
-        """It shall forget, before its next step, what nobody waits for any more."""
+        """Tell it which of its tickets have failed here, by cancellation or by their deadline."""
         gone = [number for number, ticket in self.tickets.items() if ticket.done]
         if gone:
             self.tickets = {number: ticket for number, ticket in self.tickets.items() if not ticket.done}
             self.tell({"cancel": gone})
 
-    def tell(self, message: Mapping[str, Any]) -> None:
-        with suppress(BrokenPipeError):  # it has ended; why is what it said last
+    def tell(self, message: Message) -> None:
+        with suppress(BrokenPipeError):  # the worker has ended; its last message, or `hear`, says why
             self.questions.write(json.dumps(message).encode() + b"\n")
             self.questions.flush()
 

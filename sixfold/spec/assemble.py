@@ -146,7 +146,9 @@ def _all_read(spec: Spec, owner: dict[str, str], reads: set[str], model: type[nn
         if slot in _OF_TWO_STACKS and "decoder_stack" not in reads and owner[slot] in used:
             continue  # the modification changes both stacks, and the model has one of them
         reader = _READER.get(slot)
-        if reader in owner:
+        while reader is not None and reader not in owner:  # the reader itself may never have been built
+            reader = _READER.get(reader)
+        if reader is not None:
             why = f"{_name(getattr(spec, reader))}, which {owner[reader]!r} put into the slot {reader!r}, ignores it"
         else:
             why = f"{model.__name__} does not use it"

@@ -59,7 +59,7 @@ def answers(user: Classifier, sources: Sequence[str], stop: Callable[[], bool]) 
 
 def rehearse(user: Classifier, references: Sequence[Reference]) -> None:
     """Raise a ValueError if `decoding.too_long: refuse` refuses a validation text."""
-    user.check([reference.source for reference in references])
+    user.session().rehearse([reference.source for reference in references], "classified")
 
 
 task = register(

@@ -50,17 +50,8 @@ def answers(user: Translator, sources: Sequence[str], stop: Callable[[], bool]) 
 
 
 def rehearse(user: Translator, references: Sequence[Reference]) -> None:
-    rehearse_lines(user, [reference.source for reference in references])
-
-
-def rehearse_lines(user: Any, sources: Sequence[str]) -> None:
-    """Prepare every search without running it, so that mistakes are found before the first training step."""
-    from sixfold.core.ids import UNK
-    from sixfold.decoding.records import Line
-
-    session = user.session()
-    session.job(Line(""), [UNK])
-    session.rehearse(sources, "decoded")
+    """Make every job without running it, so that mistakes are found before the first training step."""
+    user.session().rehearse([reference.source for reference in references], "decoded")
 
 
 task = register(

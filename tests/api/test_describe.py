@@ -91,7 +91,7 @@ def test_all_that_is_known_of_a_run(run):
 
 def test_a_run_that_broke_off_says_how_to_go_on(run):
     text = shown(describe_run(run))
-    assert f"broken off; sixfold train --resume {run.directory} goes on from step 100" in text
+    assert f"interrupted; sixfold train --resume {run.directory} continues from step 100" in text
     assert "200 of 400 steps (50.0%), epoch 1, 13,500 target tokens in 0:00:13" in text
     assert "bleu 12 at step 100 (loss 1.500, perplexity 4.480)" in text
     assert "train 80, test 70" in text
@@ -130,7 +130,7 @@ def test_a_run_that_has_just_begun(tmp_path):
     assert described["best"] is None
     assert described["progress"]["step"] == 0
     text = shown(described)
-    assert "goes on from the beginning" in text
+    assert "continues from the beginning" in text
     assert "0 of 400 steps (0.0%)" in text
 
 
@@ -145,7 +145,7 @@ def test_a_model_directory_is_no_run_but_a_model(tmp_path):
     described = describe_run(Run(tmp_path))
     assert "progress" not in described
     text = shown(described)
-    assert "a model, without the run that made it" in text
+    assert "a model without its run" in text
     assert "rotary:base=100.0" in text
 
 

@@ -223,11 +223,11 @@ def test_a_mistake_gets_one_sentence(sixfold, run, lm, arguments, words):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--term", ""], "--term: terms must not be empty, got ['']"),
-        (["--term", "D", "--term", " "], "--term: terms must not be empty, got ['D', ' ']"),
-        (["--term", "dog"], "--term: the term 'dog' has words that are not in the vocabulary"),
-        (["--term", "D", "--forbidden_words", "[D]"], "--term: the term 'D' can't be written: it is against"),
-        (["--term", "D E F", "--max_length", "2"], "--term: the terms 'D E F' need 3 tokens, but at most 2"),
+        (["--term", ""], "terms must not be empty, got ['']"),
+        (["--term", "D", "--term", " "], "terms must not be empty, got ['D', ' ']"),
+        (["--term", "dog"], "the term 'dog' has words that are not in the vocabulary"),
+        (["--term", "D", "--forbidden_words", "[D]"], "the term 'D' can't be written: it is against"),
+        (["--term", "D E F", "--max_length", "2"], "the terms 'D E F' need 3 tokens, but at most 2"),
         (["--forbidden_words", "['']"], "forbidden words must not be empty, got ['']"),
         (["--term", "D", "--forbidden_words", "['']"], "forbidden words must not be empty, got ['']"),
     ],
@@ -242,6 +242,20 @@ def test_what_is_wrong_for_all_lines_is_not_blamed_on_the_first(sixfold, run, op
     assert Path("out.txt").read_text() == "keep me\n"
     code, out, err = sixfold("translate", run, *options, terminal=True)
     assert (code, out, err.startswith(f"sixfold: {words}")) == (2, "", True)  # before the first is asked for
+
+
+@pytest.mark.parametrize("window", [3, 1024])
+def test_a_line_for_which_no_word_is_left_is_named_and_all_lines_before_it_are_written(sixfold, run, window):
+    """Each of the nine letters once, and after six of nine lines a term that comes too late."""
+    options = ["--no_repeat_ngram_size", "1", "--min_length", "9", "--max_length", "9", "--window", window]
+    lines = ["a b c", "i h", "", "d", "e f g h", "b", "c", "a", "f e"]
+    Path("in.txt").write_text("".join(f"{line}\n" for line in lines))
+    Path("terms.txt").write_text("\n" * 6 + "A B\n" + "\n" * 2)
+    code, _, err = sixfold("translate", run, "in.txt", "--terms", "terms.txt", "--out", "out.txt", *options)
+    assert code == 2
+    assert err.splitlines()[-1].startswith("sixfold: line 7: no output of at most 9 tokens was found that keeps to")
+    expected = texts(run, *lines[:6], no_repeat_ngram_size=1, min_length=9, max_length=9)
+    assert Path("out.txt").read_text() == "".join(f"{text}\n" for text in expected)
 
 
 def test_generate_streams_what_it_writes(sixfold, lm):

@@ -141,7 +141,7 @@ def test_a_model_that_gives_nan_is_named_with_the_line():
     with torch.no_grad():
         classifier.model.roles["target"].weight[LETTERS.encode("i")] = torch.nan
     found = []
-    with pytest.raises(ValueError, match="line 3: the model gives NaN"):
+    with pytest.raises(ValueError, match="line 3: the model's probabilities for this text are NaN"):
         found.extend(classifier.stream(["a", "b", "i", "c"]))
     assert len(found) == 2
 

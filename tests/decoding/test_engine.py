@@ -11,12 +11,15 @@ from sixfold.decoding.cpu.step import make_step
 from sixfold.decoding.engine import Engine
 from sixfold.decoding.job import Impossible, Job, TooLate, Unanswerable
 from sixfold.decoding.ordered import OrderedStream
+from sixfold.decoding.records import Line
 from sixfold.decoding.rules.rule import Rule
 from sixfold.decoding.search.beam import Beam
 from sixfold.decoding.search.greedy import Greedy
 from sixfold.decoding.search.sample import Sample
+from sixfold.decoding.step import ModelStep
 from tests.support.chains import Chain
 from tests.support.company import METHODS, SOURCES, Shuffled, made
+from tests.support.small import moved_model
 from tests.support.translators import LINES, assert_same, small_translator
 
 WAYS = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
@@ -84,6 +87,41 @@ def test_a_job_that_cannot_be_answered_fails_alone(method, after):
         alone = answered(other := Engine(step, method), other.submit(ticket.job))
         assert [each.tokens for each in ticket.found] == [each.tokens for each in alone]
         assert ticket.error is None
+
+
+@WAYS
+@pytest.mark.parametrize("make", [make_step, ModelStep])
+def test_a_source_for_which_the_model_gives_nan_fails_alone(method, make):
+    """Word 9 is no number."""
+    model = moved_model(modifications=("untied",), vocab=12, dtype=torch.float32)
+    engine = Engine(make(model), method)
+    first, last = engine.submit(job(1)), engine.submit(Job(source=[4, EOS], limit=9))
+    engine.step()
+    with torch.no_grad():
+        model.roles["source"].weight[9] = math.nan
+    wrong = engine.submit(Job(source=[9, EOS], limit=9))
+    while engine.busy:
+        engine.step()
+    assert str(wrong.error) == "the model's log-probabilities are NaN"
+    assert [ticket.error for ticket in (first, last)] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"source": [5, 99, EOS]}, "source of a job has one id or more, from 0 to 13; got ids from 2 to 99"),
+        ({"source": []}, "source of a job has one id or more, from 0 to 13; got no ids"),
+        ({"source": [5] * 9}, "source of a job has 9 tokens, and the model has 6 positions"),
+        ({"prompt": [1, 14]}, "prompt of a job has one id or more, from 0 to 13; got ids from 1 to 14"),
+        ({"limit": 6}, "prompt of a job and the limit of its output have 7 tokens, and the model has 6 positions"),
+    ],
+)
+def test_a_job_that_the_model_cannot_read_is_refused_before_it_is_queued(wrong, message):
+    engine = small_translator(("learned_positions:length=6",)).session().engine()
+    right = engine.submit(Job(source=[5, EOS], limit=5))
+    with pytest.raises(ValueError, match=message):
+        engine.submit(Job(**{"source": [5, EOS], "limit": 5, **wrong}))
+    assert answered(engine, right)
 
 
 @pytest.mark.parametrize("method", [Greedy(), Beam(2), Sample(2)])
@@ -189,6 +227,25 @@ def test_a_pause_drains_nothing():
     assert talk.waited <= 1  # when all is answered, for the end
     translator = small_translator(max_length=12, min_length=12)
     assert_same(found, translator.translate([LINES[0], *LINES[2:4]]))
+
+
+def test_a_job_is_next_while_a_file_is_on_its_way():
+    """A stream of 100 lines and a program submit to one engine, whose batch has room for a few lines."""
+    session = small_translator(max_length=6, batch_tokens=16).session()
+    engine = session.engine()
+    session.engine = lambda: engine
+    file, answers, asked = iter(OrderedStream(session, ["a b c"] * 100)), [], []
+    for number in range(0, 90, 30):
+        answers += [next(file) for _ in range(10)]
+        (job,) = session.jobs([Line(f"{'b ' * (number // 30 + 1)}c d e f g")])
+        asked.append((engine.submit(job), len(answers)))
+        while not asked[-1][0].done:
+            answers.append(next(file))
+    assert len(answers) < 60, "a job waited for lines that were submitted before"
+    for ticket, _ in asked:
+        (found,) = session.finish([ticket])
+        assert_same([found], small_translator(max_length=6).translate([ticket.job.tag.text]))
+    assert len([*answers, *file]) == 100
 
 
 def test_a_line_is_answered_while_others_come():

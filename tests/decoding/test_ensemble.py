@@ -80,5 +80,5 @@ def test_what_the_least_of_them_can_read_is_the_limit():
 def test_an_ensemble_needs_members():
     with pytest.raises(ValueError, match="at least one"):
         Ensemble([])
-    with pytest.raises(ValueError, match="no model"):
+    with pytest.raises(ValueError, match="expected one model or more, got none"):
         Translator([], small_translator().tokenizers)

@@ -122,7 +122,7 @@ def test_it_samples_unless_it_is_asked_to_search():
 def test_what_cannot_be_written():
     with pytest.raises(ValueError, match="a list of prompts"):
         small_writer().generate("the")
-    with pytest.raises(ValueError, match="only models of kind decoder_only go on with a text"):
+    with pytest.raises(ValueError, match="only models of kind decoder_only continue a text"):
         Generator(moved_model(vocab=len(LETTERS)), Tokenizers(LETTERS, LETTERS))
     with pytest.raises(ValueError, match=f"the target tokenizer has {len(LETTERS)} ids"):
         Generator(moved_model("decoder_only"), Tokenizers(LETTERS, LETTERS))

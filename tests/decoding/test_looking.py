@@ -230,7 +230,7 @@ def test_a_tap_and_a_rule_that_needs_attention_share_a_step():
         ({"gates": [OFF]}, "gates are a mapping such as .* got list"),
         ({"tap": "decoder.1.cross"}, r"tap must be a sixfold\.Tap, got str"),
         ({"tap": Tap("decoder.9.*")}, r"no attention is named decoder\.9\.\*; there are encoder\.0\.attention, "),
-        ({"trace": True, "workers": 2}, "tap, gates and trace work in this process only"),
+        ({"trace": True, "workers": 2}, "tap, gates, trace and attention work in this process only"),
     ],
 )
 def test_mistakes_are_named_before_a_line_is_read(options, message):

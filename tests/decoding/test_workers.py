@@ -1,18 +1,23 @@
 """Processes that share the lines: the same outputs in the same order, and the same mistakes."""
 
+import io
+import math
 import os
 import threading
+import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
+import torch
 
 import sixfold
 from sixfold.api import worker
 from sixfold.config.schema import change_decoding
 from sixfold.decoding import workers
 from sixfold.decoding.engine import Engine
-from sixfold.decoding.job import Job, Ticket
+from sixfold.decoding.job import Job, Ticket, TooLate
 from sixfold.decoding.ordered import Stopped
 from sixfold.decoding.records import Line
 from tests.support import runs
@@ -160,9 +165,9 @@ def test_one_that_says_what_is_no_answer_is_noticed(translator, tmp_path, monkey
 
 def test_one_that_ends_too_soon_is_noticed(translator):
     given = translator.stream(LINES * 300, workers=1)
-    team = given.gi_frame.f_locals["team"]
+    pool = given.gi_frame.f_locals["self"]
     next(given)
-    team.workers[0].process.kill()
+    pool.workers[0].process.kill()
     with pytest.raises(ValueError, match="ended before its work was done"):
         for _ in given:
             pass
@@ -183,43 +188,151 @@ def test_at_a_pause_all_so_far_is_answered(translator, here):
     assert told(found) == told(translator.translate(LINES))
 
 
-def test_a_cancelled_line_is_gone_before_the_workers_next_step(translator, here, monkeypatch):
-    """Two texts of 600 words each; one of them is not wanted any more."""
-    rows, advance = [], Engine._advance
+@pytest.fixture
+def rows(monkeypatch):
+    """The lines of each step of the engines of all workers."""
+    found, advance = [], Engine._advance
 
     def spied(engine):
-        rows.append([sentence.job.tag.text for sentence in engine.sentences])
+        found.append([sentence.job.tag.text for sentence in engine.sentences])
         return advance(engine)
 
     monkeypatch.setattr(Engine, "_advance", spied)
-    decoding = change_decoding(translator.decoding, {"min_length": 600, "max_length": 600})
-    pool = workers.WorkerPool(translator.origin, decoding, 1)
-    keep, drop = (pool.submit(job) for job in pool.jobs([Line("a b"), Line("c")]))
+    return found
+
+
+def pool_of(translator, **keys):
+    return workers.WorkerPool(translator.origin, change_decoding(translator.decoding, keys), 1)
+
+
+def submit(pool, *lines):
+    return [pool.submit(job) for job in pool.jobs([Line(*each) for each in lines])]
+
+
+STEPS = 500  # of each long text, so that messages arrive in between
+LONG = {"min_length": STEPS, "max_length": STEPS}
+
+
+def test_a_line_that_comes_at_step_4_joins_the_batch_and_gives_what_it_gives_alone(translator, here, rows):
+    pool = pool_of(translator, **LONG)
+    first = submit(pool, ["a b"], ["c"])
+    while len(rows) < 4:
+        pool.step()
+    (late,) = submit(pool, ["d e f"])
+    while not late.done:
+        pool.step()
+    pool.close()
+    assert rows[3] == ["c", "a b"]  # the shorter first
+    assert ["c", "a b", "d e f"] in rows
+    assert rows.index(["c", "a b", "d e f"]) < STEPS, "it did not wait for the others"
+    assert all(ticket.done for ticket in first)
+    assert told(pool.finish([*first, late])) == told(translator.translate(["a b", "c", "d e f"], **LONG))
+
+
+def test_a_cancelled_line_is_gone_before_the_workers_next_step(translator, here, rows):
+    pool = pool_of(translator, **LONG)
+    keep, drop = submit(pool, ["a b"], ["c"])
     while len(rows) < 4:
         pool.step()
     pool.cancel(drop)
     while not keep.done:
         pool.step()
     pool.close()
-    assert rows[3] == ["c", "a b"]  # the shorter first
+    assert rows[3] == ["c", "a b"]
     assert rows[-1] == ["a b"]
-    assert len(rows) == 601
-    assert sum("c" in row for row in rows) < 600
-    assert isinstance(drop.error, ValueError)
-    assert pool.finish([keep])[0].tokens == translator.translate(["a b"], min_length=600, max_length=600)[0].tokens
+    assert len(rows) == STEPS + 1
+    assert sum("c" in row for row in rows) < STEPS
+    assert str(drop.error) == "it was cancelled"
+    assert told(pool.finish([keep])) == told(translator.translate(["a b"], **LONG))
+
+
+class Driven(worker._Worker):
+    """A worker whose messages and steps come one by one from a test."""
+
+    def _listen(self, questions):
+        pass
+
+    def after(self, *messages):
+        for message in messages:
+            self.inbox.put(message)
+        assert self._hear()
+        self._step()
+
+
+def test_a_worker_cancels_before_its_next_step(translator, rows):
+    with torch.inference_mode():
+        one = Driven(translator.session(**LONG), None, io.StringIO())
+        one.after({"lines": [[1, ["a b", None, []]], [2, ["c", None, []]]]}, {"lines": []})
+        one.after()
+        one.after({"cancel": [2]})
+    assert rows == [["a b", "c"]] * 2 + [["a b"]]
+
+
+def test_a_deadline_is_kept_in_workers_too(translator, here):
+    pool = pool_of(translator, **LONG)
+    late, other = (
+        pool.submit(replace(job, deadline=deadline))
+        for job, deadline in zip(pool.jobs([Line("a b"), Line("c")]), (time.monotonic() + 0.05, math.inf), strict=True)
+    )
+    done = []
+    while not other.done:
+        done += pool.step()
+    pool.close()
+    assert isinstance(late.error, TooLate)
+    assert {id(ticket) for ticket in done} == {id(late), id(other)}
+    assert told(pool.finish([other])) == told(translator.translate(["c"], **LONG))
+
+
+NO_WORD = {"no_repeat_ngram_size": 1, "min_length": 9, "max_length": 9}  # each of the nine letters, once
 
 
 def test_a_line_fails_alone(translator, here):
-    pool = workers.WorkerPool(translator.origin, translator.decoding, 1)
-    tickets = [pool.submit(job) for job in pool.jobs([Line("a b"), Line("c", prefix="no such words"), Line("d")])]
+    """One when its job is made, the other when no word is left for it."""
+    pool = pool_of(translator, **NO_WORD)
+    tickets = submit(pool, ["a b"], ["c", "no such words"], ["d"], ["e f", None, ["A B"]], ["g"])
     while not all(ticket.done for ticket in tickets):
         pool.step()
     pool.close()
-    assert [ticket.error is None for ticket in tickets] == [True, False, True]
+    assert [ticket.error is None for ticket in tickets] == [True, False, True, False, True]
     assert "no such words" in str(tickets[1].error)
+    assert "no output of at most 9 tokens was found" in str(tickets[3].error)
+    found = [ticket for ticket in tickets if ticket.error is None]
+    assert told(pool.finish(found)) == told(translator.translate(["a b", "d", "g"], **NO_WORD))
 
 
-def test_a_line_joins_while_others_are_on_their_way(translator, here):
+def test_a_pause_drains_no_worker(translator, here, rows):
+    """A line that comes after a pause shares a batch with those before, and with the one after the next pause."""
+    lines, said = iter(["a b", None, "c", None, "d e", None]), []
+
+    def talk():
+        for line in lines:
+            while line is not None and line != "a b" and len(rows) < 20 * len(said):
+                yield None
+            said.append(line)
+            yield line
+
+    found = translator.stream(talk(), workers=1, wait=lambda: None, **LONG)
+    assert told(found) == told(translator.translate(["a b", "c", "d e"], **LONG))
+    assert ["a b", "c", "d e"] in rows
+
+
+def test_an_output_waits_for_others_only_for_a_moment(translator, monkeypatch):
+    """The pool never says that there are no more lines, and 15 lines are not done: the first is sent all the same."""
+    said = io.StringIO()
+    with torch.inference_mode():
+        one = Driven(translator.session(max_length=300), None, said)
+        one.engine.tokens = 8  # it has as many lines as it can hold, and does not wait for more
+        one.after({"lines": [[number, ["c", None, []]] for number in range(40)]})
+        while not one.done:
+            one.after()
+        assert "translations" not in said.getvalue()
+        monkeypatch.setattr(worker, "_SOON", 0)
+        one.after()
+    assert not one.done
+    assert "translations" in said.getvalue()
+
+
+def test_lines_join_while_others_are_on_their_way(translator, here):
     """Lines that come one by one, and never all at once."""
     moments = [LINES[:3], [], [], LINES[3:4], [], LINES[4:]]
     lines = (line for moment in moments for line in (*moment, None))
@@ -228,15 +341,15 @@ def test_a_line_joins_while_others_are_on_their_way(translator, here):
 
 def test_what_cannot_be_loaded_says_why(translator, here, tmp_path):
     lost = translator.origin._replace(runs=(str(tmp_path / "gone"),))
-    given = workers.in_processes(lost, translator.decoding, ["a"], 1)
+    pool = workers.WorkerPool(lost, translator.decoding, 1)
     with pytest.raises(ValueError, match=r"there is no directory .*gone"):
-        next(given)
+        next(pool.closing(pool.stream(["a"])))
 
 
 def test_what_workers_are_not_for(translator):
-    with pytest.raises(ValueError, match="without workers"):
+    with pytest.raises(ValueError, match="attention work in this process only"):
         translator.translate(["a"], workers=1, attention=True)
-    with pytest.raises(ValueError, match="-1 workers"):
+    with pytest.raises(ValueError, match="at least one worker, got -1"):
         translator.translate(["a"], workers=-1)
 
 

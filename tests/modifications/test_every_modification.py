@@ -8,7 +8,6 @@ import torch
 
 import sixfold
 from sixfold import BOS, Batch
-from sixfold.core.parts import declared
 from sixfold.spec import registry
 from sixfold.verify.contract import training
 from sixfold.verify.contract.subject import Subject
@@ -18,6 +17,7 @@ from tests.support.small import (
     MODIFICATIONS,
     VOCAB,
     combinations,
+    not_exported,
     packed,
     random_ids,
     refusal,
@@ -27,10 +27,6 @@ from tests.support.small import (
 )
 
 ALONE = [(wish,) for wish in MODIFICATIONS]
-NOT_EXPORTED = dict.fromkeys(
-    ("mixture_of_experts", "switch"),
-    "the number of tokens of an expert depends on the text, but an exported program has fixed shapes",
-)
 every = pytest.mark.parametrize("wish", MODIFICATIONS, ids=str)
 every_and_several = covering([*encoder_decoders(ALONE), *encoder_decoders(combinations(), one_in=3)])
 
@@ -122,19 +118,8 @@ class Pass(torch.nn.Module):
         return self.model.log_probs(self.model.decode(target, self.model.encode(source)))
 
 
-def reasons(model):
-    """Why it can't be exported."""
-    return [why for part in model.modules() if (why := declared(part).not_exported)]
-
-
 def expressible(wishes):
-    return not any(wish.partition(":")[0] in NOT_EXPORTED for wish in wishes)
-
-
-@every
-def test_just_these_can_not_be_exported_and_say_why(wish):
-    why = NOT_EXPORTED.get(wish.partition(":")[0])
-    assert set(reasons(small_model(modifications=(wish,)))) == ({why} if why else set())
+    return not not_exported(*wishes)
 
 
 # Exporting takes seconds, so several modifications go together, each of them once.
@@ -160,6 +145,10 @@ def test_exported_it_computes_the_same_at_other_sizes(modifications):
     ("wishes", "words"),
     [
         (("rotary", "lightweight_convolution"), ("rotary", "rotate")),
+        (("lstm", "rotary"), ("lstm", "rotary", "position")),
+        (("lstm", "rms_norm"), ("lstm", "rms_norm", "norm", "stack")),
+        (("bahdanau", "cross_heads"), ("bahdanau", "cross_heads", "decoder_stack")),
+        (("bahdanau", "transparent_attention"), ("bahdanau", "transparent_attention", "bridge")),
         (("rms_norm", "rezero"), ("rms_norm", "rezero", "norm")),
         (("gelu", "swiglu"), ("gelu", "activation", "swiglu")),
         (("switch", "geglu"), ("switch", "geglu", "feed_forward")),

@@ -1,38 +1,10 @@
-"""Steps that need no model: tables of what follows what, and a model that computes everything anew."""
+"""Steps that need no model: tables of the probability of the next word."""
 
 import torch
 
-from sixfold.core.ids import PAD
 from sixfold.decoding.engine import Job, search
-from sixfold.decoding.step import Step, padded
-
-
-class Rows:
-    """A state that knows, for each row, which sentence it is and what it has read."""
-
-    light = False
-
-    def __init__(self, rows, width=1):
-        self.rows, self.width = rows, width
-
-    def select(self, places):
-        assert places.dim() == 2
-        chosen = [[self.rows[place] for place in line] for line in places.tolist()]
-        assert all(len({name for name, _ in line}) == 1 for line in chosen), "a line has rows of several sentences"
-        return Rows([row for line in chosen for row in line], places.shape[1])
-
-    def join(self, other, free):
-        rows, width = list(self.rows), self.width
-        for number, place in enumerate(free):
-            rows[place * width : (place + 1) * width] = other.rows[number * width : (number + 1) * width]
-        return Rows(rows + other.rows[len(free) * width :], width)
-
-    def release(self):
-        self.rows = None
-
-    def read(self, ids):
-        lines = [[token for token in line if token != PAD] for line in ids.tolist()]
-        return Rows([(name, (*read, *new)) for (name, read), new in zip(self.rows, lines, strict=True)], self.width)
+from sixfold.decoding.step import Step
+from sixfold.decoding.uncached import UncachedState
 
 
 class Chain:
@@ -44,15 +16,13 @@ class Chain:
         self.table, self.asked = torch.tensor(table, dtype=torch.float64), []
 
     def begin(self, sources):
-        return Rows([(tuple(source), ()) for source in sources])
+        return UncachedState.of(sources)
 
     def __call__(self, ids, state):
         state = state.read(ids)
-        self.asked.append([name for name, _ in state.rows])
-        log_z = torch.tensor([1.5 * len(read) - 2 for _, read in state.rows], dtype=torch.float64)
-        return Step(
-            self.table[[read[-1] if read else 0 for _, read in state.rows]].log() + log_z[:, None], log_z, state
-        )
+        self.asked.append(state.source_of_row)
+        log_z = torch.tensor([1.5 * len(row) - 2 for row in state.rows], dtype=torch.float64)
+        return Step(self.table[[row[-1] if row else 0 for row in state.rows]].log() + log_z[:, None], log_z, state)
 
 
 class Places:
@@ -64,35 +34,12 @@ class Places:
         self.log_p = log_p
 
     def begin(self, sources):
-        return Rows([(tuple(source), ()) for source in sources])
+        return UncachedState.of(sources)
 
     def __call__(self, ids, state):
         state = state.read(ids)
-        at = [min(max(len(read) - 1, 0), len(self.log_p) - 1) for _, read in state.rows]
+        at = [min(max(len(row) - 1, 0), len(self.log_p) - 1) for row in state.rows]
         return Step(self.log_p[at].clone(), self.log_p.new_zeros(len(at)), state)
-
-
-class Anew:
-    """A model's step that remembers only words, and computes everything again for each of them."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, model):
-        self.model = model
-
-    def begin(self, sources):
-        return Rows([(tuple(source), ()) for source in sources])
-
-    def __call__(self, ids, state):
-        state = state.read(ids)
-        log_p = torch.stack([self._next(source, read) for source, read in state.rows])
-        return Step(log_p, log_p.new_zeros(len(state.rows)), state)
-
-    def _next(self, source, read):
-        if not read:
-            return torch.zeros(self.model.sizes.vocabulary("decoder"), dtype=torch.float64)
-        memory = (self.model.encode(padded([source], self.device)),) if self.model.kind == "encoder_decoder" else ()
-        return self.model.log_probs(self.model.decode(torch.tensor([read]), *memory)[:, -1])[0]
 
 
 def find(step, method, *jobs, **rest):

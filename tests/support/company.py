@@ -56,16 +56,17 @@ class Shuffled(GatedStep):
         return said._replace(scores=said.scores[:, OTHER])
 
 
+def job_of(number, kind):
+    """A decoder alone has the source for its prompt."""
+    source, prompt = ([*SOURCES[number], EOS], [BOS]) if kind == "encoder_decoder" else ([], [BOS, *SOURCES[number]])
+    return Job(source=source, prompt=prompt, limit=LIMITS[number], seed=number, tag=number)
+
+
 @torch.inference_mode()
 def found(step, method, numbers, kind, batch_tokens=10**6):
-    """{number: hypotheses}. A decoder alone has the sources for prompts."""
-    jobs = []
-    for number in numbers:
-        source, prompt = (
-            ([*SOURCES[number], EOS], [BOS]) if kind == "encoder_decoder" else ([], [BOS, *SOURCES[number]])
-        )
-        jobs.append(Job(source=source, prompt=prompt, limit=LIMITS[number], seed=number, tag=number))
-    return {job.tag: texts for job, texts in search(Shuffled(step), jobs, method, batch_tokens=batch_tokens)}
+    """{number: hypotheses}"""
+    jobs = [job_of(number, kind) for number in numbers]
+    return {each.tag: texts for each, texts in search(Shuffled(step), jobs, method, batch_tokens=batch_tokens)}
 
 
 def assert_same(left, right, numbers, within=1e-9):

@@ -8,6 +8,7 @@ from functools import cache
 import torch
 
 import sixfold
+from sixfold.core.parts import declared
 from sixfold.models.build import MODELS
 from sixfold.spec.assemble import assemble
 from sixfold.spec.registry import all_modifications
@@ -71,6 +72,18 @@ def refusal(kind, *wishes):
 def applies(kind, *wishes):
     """Whether it can. Each modification alone must be possible in an encoder-decoder."""
     return (kind == "encoder_decoder" and len(wishes) == 1) or refusal(kind, *wishes) is None
+
+
+@cache
+def not_exported(*wishes):
+    """Why torch.export can't trace an encoder-decoder with these modifications, as its parts declare; empty if it can.
+
+    What can't even be built has no parts: then some other test fails.
+    """
+    if not applies("encoder_decoder", *wishes):
+        return set()
+    model = sixfold.build(small_sizes(), wishes, device="meta")
+    return {why for part in model.modules() if (why := declared(part).not_exported)}
 
 
 @cache

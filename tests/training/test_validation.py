@@ -7,13 +7,18 @@ import pytest
 import torch
 
 from sixfold.api.describe import describe_run, table_of
+from sixfold.decoding.translator import Translator
 from sixfold.runs import model_files
 from sixfold.runs.run import Run
 from sixfold.tasks.task import task_of
 from sixfold.terminal import console
+from sixfold.text.corpus import open_prepared
+from sixfold.text.tokenizer import Tokenizers
 from sixfold.training import checkpoint
 from sixfold.training.observers.display import NO_BEST, Quiet
+from sixfold.training.processes import Processes
 from sixfold.training.runner import resume, train
+from sixfold.training.signals import Signals
 from sixfold.training.validation import Validation, check_validation
 from tests.support import tiny
 from tests.support.breaking_off import Listener
@@ -99,3 +104,24 @@ def test_until_a_validation_gives_a_number_the_model_is_the_latest(run, monkeypa
     monkeypatch.undo()
     resume(new.directory, {"training.steps": "6"}, display=Quiet())
     assert describe_run(new)["weights"] == {"step": 6, "why": "the best so far"}
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_every_validation_decodes_with_the_weights_of_now(run, precision):
+    """The candidate is one model, whose weights are copied in place before each validation."""
+    config = run.read_config({"decoding.precision": precision, "decoding.max_length": "9"})
+    task, prepared = task_of(config), open_prepared(run.data, Tokenizers.load(run.directory))
+    validation = Validation(config, task, prepared, Processes())
+    candidate, best = model_files.load(run.directory), model_files.load(run.directory).state_dict()
+    other = {name: -tensor for name, tensor in best.items()}
+    sources = [reference.source for reference in prepared.references]
+    found = []
+    for weights in (best, other, best):
+        checkpoint.load_weights(candidate, weights)
+        fresh = model_files.load(run.directory)
+        checkpoint.load_weights(fresh, weights)
+        texts = validation._answers(candidate, Signals())
+        user = Translator(fresh, prepared.tokenizers, config.decoding)
+        assert texts == [each.text for each in user.translate(sources)]
+        found.append(texts)
+    assert found[0] == found[2] != found[1]

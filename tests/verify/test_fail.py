@@ -3,7 +3,6 @@
 import json
 import math
 import sys
-from dataclasses import replace
 
 import pytest
 import safetensors.torch
@@ -12,9 +11,8 @@ import torch
 from sixfold import transformer
 from sixfold.core.ids import EOS, PAD
 from sixfold.core.state import Cache
-from sixfold.decoding import session, step
+from sixfold.decoding import owned_models, step
 from sixfold.decoding.cpu import kernels
-from sixfold.decoding.records import Translation
 from sixfold.decoding.step import ModelStep
 from sixfold.disk.atomic import save_tensors
 from sixfold.foreign import ctranslate2 as to_ctranslate2
@@ -84,7 +82,7 @@ def test_a_store_that_forgets(run, monkeypatch):
 
 def test_a_cache_that_forgets(run, monkeypatch):
     share = Cache.share
-    monkeypatch.setattr(session, "make_step", lambda model, *_, **__: ModelStep(model))
+    monkeypatch.setattr(owned_models, "make_step", lambda model, *_, **__: ModelStep(model))
 
     def forgetful(cache, key, new, **rest):
         (k, v), seen = share(cache, key, new, **rest)
@@ -103,7 +101,7 @@ def test_padding_that_is_read(run, monkeypatch):
 
     padded = step.padded
     monkeypatch.setattr(step, "padded", leaking)
-    monkeypatch.setattr(session, "make_step", lambda model, *_, **__: ModelStep(model))
+    monkeypatch.setattr(owned_models, "make_step", lambda model, *_, **__: ModelStep(model))
     assert failing(run, ["batch", "cache", "attention", "micro-batches", "resume", "loss"]) == {"batch", "cache"}
 
 
@@ -190,26 +188,6 @@ def test_whatever_breaks_off_is_a_failure_of_that_line(run, monkeypatch):
     found = results(run, ["weights", "attention"])
     assert {key: each.result for key, each in found.items()} == {"weights": "pass", "attention": "fail"}
     assert found["attention"].note == "ZeroDivisionError: division by zero"
-
-
-def test_texts_may_differ_in_a_tie_only():
-    one = Translation("a b", -3.0, (5, 6), (-1.0, -1.0, -1.0))
-    assert decoding.compare([one], [one]).difference == 0
-    tie = replace(one, tokens=(5, 7), log_probs=(-1.0, -1.000001, -2.0), score=-4.0)
-    assert decoding.compare([one], [tie]).difference <= decoding.ROUNDING
-    shorter = replace(one, tokens=(5,), log_probs=(-1.0, -1.5), score=-2.5)
-    for other in (shorter, replace(tie, log_probs=(-1.0, -1.1, -2.0))):
-        assert decoding.compare([one], [other]).difference == math.inf
-    assert decoding.compare([one, one], [one, tie]).note == "1 of 2 texts differ"
-    assert decoding.compare([one], [replace(one, log_probs=(-1.0, -1.5, -1.0))]).difference == 0.5
-
-
-def test_what_is_no_number_is_far_from_any_other():
-    one = Translation("a b", -3.0, (5, 6), (-1.0, -1.0, -1.0))
-    for place in range(3):
-        other = replace(one, log_probs=tuple(math.nan if i == place else -1.0 for i in range(3)))
-        assert decoding.compare([one], [other]).difference == math.inf
-        assert decoding.compare([one, one, one], [one, other, one]).difference == math.inf
 
 
 def test_a_byte_of_the_prepared_text(run):

@@ -16,11 +16,8 @@ Letters: R rows, I inputs, O outputs.
 from __future__ import annotations
 
 import copy
-import hashlib
-from collections.abc import Hashable
 from functools import cache, cached_property
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -29,16 +26,7 @@ from torch import Tensor, nn
 from sixfold.core import forms
 from sixfold.core.parts import ModelPart
 from sixfold.decoding.cpu import gemm
-from sixfold.decoding.cpu.torch_private import (
-    Unconverted,
-    change_count,
-    children,
-    hooks,
-    int8_product,
-    pack,
-    packed_product,
-    tensors,
-)
+from sixfold.decoding.cpu.torch_private import Unconverted, int8_product, pack, packed_product
 from sixfold.models.model import Model
 from sixfold.transformer import TokenEmbedding
 
@@ -46,37 +34,6 @@ _LEAST = 1e-30  # the scale of a row of zeros
 _MANY = 1 << 17  # results from which on the product that also scales them (oneDNN's) is faster
 
 _FEWEST = 2  # inputs of a map in int8: torch's product is wrong for a single one
-_SAMPLE = 512  # numbers of a tensor that `sample` compares
-
-_made: WeakKeyDictionary[Model, tuple[Any, Model]] = WeakKeyDictionary()
-
-
-def sample(tensor: Tensor) -> Hashable:
-    """A value that changes when a tensor changes: torch's count of in-place changes, and some of its numbers.
-
-    torch does not count changes by fused optimisers or through `.data`. Such a change is missed if it affects none of
-    the numbers sampled.
-    """
-    exact, counted = tensor.detach(), change_count(tensor)
-    numbers = (exact if exact.dtype == torch.float32 else exact.float()).numpy().reshape(-1)
-    if counted is None:
-        return tensor.data_ptr(), hashlib.sha256(numbers.tobytes()).digest()
-    return tensor.data_ptr(), counted, numbers[:: max(1, numbers.size // _SAMPLE)].tobytes()
-
-
-def fingerprint(model: nn.Module) -> tuple[Any, ...]:
-    """A value that changes when a model changes: its modules and their attributes, its tensors, its hooks."""
-    parts = list(model.modules())
-    made = [(type(part), *children(part), *part.__dict__.values()) for part in parts]
-    return made, [hooks(part) for part in parts], [sample(tensor) for part in parts for tensor in tensors(part)]
-
-
-def same(one: Any, other: Any) -> bool:
-    """Whether two fingerprints are equal. If comparing them raises an error, they count as different."""
-    try:
-        return bool(one == other)
-    except (RuntimeError, ValueError):
-        return False
 
 
 @cache
@@ -172,25 +129,16 @@ class Int8Table(Unconverted, TokenEmbedding, form=forms.Int8EmbeddingForm):
 
 def is_quantised(model: nn.Module) -> bool:
     """Whether `quantised` returned this model."""
-    return any(isinstance(part, Int8Linear) for part in model.modules())
+    return any(isinstance(part, Int8Linear | Int8Table) for part in model.modules())
 
 
 def quantised(model: Model) -> Model:
     """A copy of the model for decoding, with linear maps in int8 and the rest in float64.
 
-    It is cached until the model changes.
+    Each linear map is replaced at every reference to it: `deepcopy` takes the replacements from its memo.
     """
     if next(model.parameters()).device.type != "cpu":
         raise ValueError("int8 works on a CPU only; give --device cpu, or leave precision float32")
-    now, made = fingerprint(model), _made.get(model)
-    if made is None or not same(made[0], now):
-        made = _made[model] = now, _quantised(model)
-    return made[1]
-
-
-def _quantised(model: Model) -> Model:
-    """A copy in which each linear map is replaced at every reference to it: `deepcopy` takes the replacements from its
-    memo."""
     kinds: dict[type, Any] = {nn.Linear: Int8Linear, TokenEmbedding: Int8Table}
     parts: list[Any] = [part for part in model.modules() if type(part) in kinds]
     instead = {id(part): kinds[type(part)](part) for part in parts if part.weight.shape[1] >= _FEWEST}

@@ -9,7 +9,7 @@ Letters: R rows, I inputs, O outputs, D width, F inner width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, MutableMapping
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from sixfold.core import forms
 from sixfold.core.parts import form_of
 from sixfold.decoding.cpu import gemm, kernels
-from sixfold.decoding.cpu.int8 import Matrix, sample
+from sixfold.decoding.cpu.int8 import Matrix
 from sixfold.decoding.cpu.llvm import ADD, RELU, SET
-from sixfold.decoding.cpu.torch_private import WeakIdKeyDictionary, int8_product
+from sixfold.decoding.cpu.torch_private import int8_product
 
 _FEW = 32  # rows up to which our gemm with one thread is faster than torch's with several
 _TOO_LARGE, _SMALL = 64, 1 << 18  # reallocate a scratch buffer 64 times too large that has more numbers than _SMALL
@@ -44,11 +44,12 @@ class Buffer(NamedTuple):
 
 
 class Scratch:
-    """Buffers by name, reused from step to step, so that a step allocates nothing."""
+    """Buffers by name, reused from step to step, so that a step allocates nothing; and the maps that use them."""
 
     def __init__(self, precision: torch.dtype = torch.float32) -> None:
         self.rows = 0
         self.precision = precision  # of the model's own modules, where they are called
+        self.maps: dict[nn.Module, LinearMap] = {}  # one for each part, however many layers share it
         self._memory: dict[str, np.ndarray] = {}
         self._buffers: dict[tuple[str, int], Buffer] = {}
 
@@ -98,6 +99,12 @@ def is_table(part: nn.Module) -> bool:
 
 def map_of(part: nn.Module, scratch: Scratch) -> LinearMap:
     """The map of a linear layer, or of an embedding table used as the output layer."""
+    if part not in scratch.maps:
+        scratch.maps[part] = _make_map(part, scratch)
+    return scratch.maps[part]
+
+
+def _make_map(part: nn.Module, scratch: Scratch) -> LinearMap:
     match form_of(part):
         case forms.Int8LinearForm(matrix, bias):
             return _Int8(matrix, bias, scratch)
@@ -127,17 +134,6 @@ class Weights:
         return gemm.panels(self._weight.numpy())
 
 
-_laid_out: MutableMapping[Tensor, tuple[Hashable, Weights]] = WeakIdKeyDictionary()
-
-
-def laid_out(weight: Tensor) -> Weights:
-    """The weight in these layouts, cached until it changes."""
-    now, made = sample(weight), _laid_out.get(weight)
-    if made is None or made[0] != now:
-        made = _laid_out[weight] = now, Weights(weight)
-    return made[1]
-
-
 class _Linear:
     def __init__(self, outputs: int, bias: Tensor | None):
         self.outputs = outputs
@@ -163,7 +159,7 @@ class _Float32(_Linear):
     def __init__(self, weight: Tensor, bias: Tensor | None):
         super().__init__(len(weight), bias)
         self.inputs = weight.shape[1]
-        self.weights, self.torch_bias = laid_out(weight), torch.from_numpy(self.bias)
+        self.weights, self.torch_bias = Weights(weight), torch.from_numpy(self.bias)
 
     def _multiply(self, x: Buffer, mode: int, y: Buffer) -> None:
         if (panels := self.weights.panels) is not None:

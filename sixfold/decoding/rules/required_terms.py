@@ -101,7 +101,7 @@ class MustOccur(Rule):
         return tuple(dict.fromkeys(option.way[0] for option in self._terms.options(self._walk(said))))
 
     def _force(self, log_p: Tensor, state: _State, budget: int, must: bool) -> None:
-        """Leave only words that go on with a term, unless this forbids all and can wait."""
+        """Allow only words that continue a missing term, unless all of these are forbidden and the term can wait."""
         allowed = torch.zeros_like(log_p, dtype=torch.bool)
         allowed[self._terms.next_words(state, budget)] = True
         if must or (log_p[allowed] > -torch.inf).any():

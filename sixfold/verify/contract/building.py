@@ -141,7 +141,7 @@ def fast_step(subject: Subject) -> str | None:
     step = FusedStep(model)
     state = step.begin(sources)
     for t in range(3):
-        scores, log_z, state, _ = step(ids[:, t : t + 1], state)
+        scores, log_z, state, *_ = step(ids[:, t : t + 1], state)
         expected = model.log_probs(model.decode(ids[:, : t + 1], memory)[:, -1])
         need_same(scores - log_z[:, None], expected, "log-probabilities by the fast step", _FLOAT32)
     return None

@@ -209,7 +209,11 @@ def _copies(model: Any, data: Batch) -> bool:
         losses = model(data)
         return bool(losses.sum / losses.tokens < torch.tensor(model.sizes.vocabulary("decoder")).log() / 3)
     memory = model.encode(data.source)
-    blind = memory._replace(states=tuple(torch.zeros_like(states) for states in memory.states))
+    blind = memory._replace(
+        states=tuple(torch.zeros_like(states) for states in memory.states),
+        tokens={name: torch.zeros_like(values) for name, values in memory.tokens.items()},
+        sentences={name: torch.zeros_like(values) for name, values in memory.sentences.items()},
+    )
     read, unread = (
         model.head.loss(model.decode(data.inputs, each), model.roles["output"], data.targets)[0]
         for each in (memory, blind)

@@ -7,7 +7,7 @@ import torch
 from sixfold.decoding.cpu import gemm
 from sixfold.decoding.cpu import layers as rows
 from sixfold.decoding.cpu.int8 import Int8Linear
-from sixfold.decoding.cpu.layers import Buffer, Scratch, laid_out, map_of
+from sixfold.decoding.cpu.layers import Buffer, Scratch, map_of
 from sixfold.decoding.cpu.llvm import ADD, RELU, SET, has_tiles
 from tests.support.small import seeded
 
@@ -101,10 +101,7 @@ def test_few_rows_of_floats_are_what_many_are():
     assert torch.equal(found[2], found[40])
 
 
-def test_weights_are_laid_out_anew_when_they_have_changed():
-    linear = torch.nn.Linear(8, 8)
-    before = laid_out(linear.weight)
-    assert laid_out(linear.weight) is before
-    with torch.no_grad():
-        linear.weight[0, 0] += 1
-    assert laid_out(linear.weight) is not before
+def test_layers_that_share_a_part_share_its_map():
+    linear, other, scratch = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8), Scratch()
+    assert map_of(linear, scratch) is map_of(linear, scratch)
+    assert map_of(linear, scratch) is not map_of(other, scratch)
