@@ -16,7 +16,7 @@ lint: .venv/ready
 	$(BIN)/mypy
 
 docs: .venv/ready
-	$(BIN)/python -m sixfold.modifications._pages docs/modifications
+	$(BIN)/python -m sixfold.modifications._pages docs
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "sixfold was tried with Python 3.11 only; say make PYTHON=python3.11 …")'

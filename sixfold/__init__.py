@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from sixfold.tasks.task import Task
     from sixfold.training.observers.observer import Observer
     from sixfold.training.runner import prepare, train
+    from sixfold.verify.contract.part import check_part
 
 # Where each public name lives. They are imported on first use, so that `sixfold --help` need not wait for torch.
 _HOME = {
@@ -55,6 +56,7 @@ _HOME = {
     "tasks.task": ("Task",),
     "training.observers.observer": ("Observer",),
     "training.runner": ("prepare", "train"),
+    "verify.contract.part": ("check_part",),
 }
 _NAME_THERE = {"load_model": "load"}  # where it differs
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -79,6 +81,7 @@ __all__ = [
     "Term",
     "all_modifications",
     "build",
+    "check_part",
     "import_file",
     "load",
     "load_model",

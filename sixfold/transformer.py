@@ -49,13 +49,7 @@ def attend_explicitly(
     scores_BHLM = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
     if bias is not None:
         scores_BHLM = scores_BHLM + bias
-    mask = sight.written_out(q)
-    if mask is None:
-        weights_BHLM = scores_BHLM.softmax(-1)
-    else:
-        hidden = ~mask
-        scores_BHLM = scores_BHLM.masked_fill(hidden, torch.finfo(scores_BHLM.dtype).min)
-        weights_BHLM = scores_BHLM.softmax(-1).masked_fill(hidden, 0)
+    weights_BHLM = sight.softmax(scores_BHLM)
     return weights_BHLM @ v, weights_BHLM
 
 
@@ -316,7 +310,7 @@ class Stack(ModelPart, form=forms.StackForm):
         return self.layers
 
 
-def run(layer: Callable[[Tensor, Call], Tensor], x: Tensor, call: Call) -> Tensor:
+def run(layer: Callable[[Tensor, Call], Any], x: Tensor, call: Call) -> Any:
     """layer(x, call); where the call asks for it, without keeping its activations for the backward pass."""
     return checkpoint(layer, x, call, use_reentrant=False) if call.recompute else layer(x, call)
 

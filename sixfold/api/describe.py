@@ -167,9 +167,13 @@ def _best(config: Config, records: Iterable[Mapping[str, Any]]) -> dict[str, Any
     if not better:
         return None
     record = better[-1]
-    found = next((key for key in record if key not in _NO_METRIC), "loss")
-    metric = config.training.metric if config.training.metric in record else found
+    metric = config.training.metric if config.training.metric in record else metric_in(record) or "loss"
     return {**record, "metric": metric, "value": record[metric]}
+
+
+def metric_in(record: Mapping[str, Any]) -> str | None:
+    """The metric of a validation, by its line of the log; None if it has only losses."""
+    return next((key for key in record if key not in _NO_METRIC and not key.endswith("_loss")), None)
 
 
 def _weights(config: Config, described: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from sixfold.models.model import Model
 from sixfold.runs import model_files
 from sixfold.runs.run import Run
 from sixfold.spec.registry import import_file
-from sixfold.tasks.task import Task, find_task, task_of, usual_task
+from sixfold.tasks.task import Task, task_of, usual_task
 from sixfold.text.labels import read_labels
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.training.what_next import to_resume
@@ -78,13 +78,8 @@ def open_run(directory: str | Path, device: str = "auto", settings: Mapping[str,
     model = model_files.load(run.directory, device=choose_device(device))
     settings = {**_usual(model, settings or {}), **(settings or {})}
     config = run.read_config(settings) if run.exists() else read_config(None, settings)
-    task = task_of(config) if run.exists() else _usual_task(model)
+    task = task_of(config) if run.exists() else usual_task(model.kind, model.sizes.classes)
     return OpenedRun(model, Tokenizers.load(run.directory), config, task)
-
-
-def _usual_task(model: Model) -> Task:
-    """The task of a model directory that is not a run."""
-    return find_task("classification") if model.sizes.classes else usual_task(model.kind)
 
 
 def _usual(model: Model, settings: Mapping[str, Any]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sixfold.api.describe import metric_in
 from sixfold.disk.atomic import StagedFiles
 from sixfold.runs.run import Run
 from sixfold.terminal import printable
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg")
-_NO_METRIC = ("kind", "step", "best", "loss", "perplexity")
 _SETTINGS = {"svg.hashsalt": "sixfold", "svg.fonttype": "none"}  # the same curves give the same file
 
 
@@ -65,7 +65,7 @@ def read_curves(name: str, run: Run) -> Curves:
     train, valid = ([r for r in records if r["kind"] == kind] for kind in ("train", "valid"))
     if not train and not valid:
         raise ValueError(f"{run.directory} has nothing to plot yet: its log holds neither training nor validation")
-    metric = next((key for record in valid for key in record if key not in _NO_METRIC), None)
+    metric = next(filter(None, map(metric_in, valid)), None)
     return Curves(name, _curve(train, "loss"), _curve(valid, "loss"), metric, _curve(valid, metric))
 
 
@@ -97,7 +97,7 @@ def draw(curves: Sequence[Curves]) -> Figure:
         for metric, panel in zip(metrics, panels[1:], strict=True):
             if run.metric == metric:
                 _line(panel, run.scores, f"validation: {run.name}", color=colour)
-    for panel, title in zip(panels, ["loss per token", *(metric.replace("_", " ") for metric in metrics)], strict=True):
+    for panel, title in zip(panels, ["loss", *(metric.replace("_", " ") for metric in metrics)], strict=True):
         _finish(panel, title)
     panels[-1].set_xlabel("step")
     return figure

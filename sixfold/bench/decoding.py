@@ -209,7 +209,7 @@ def _fastest_of_ours(racers: Sequence[_Racer], precision: str, per_token: dict[s
 
 def tables(section: dict[str, Any]) -> list[tuple[list[str], list[list[str]]]]:
     """The printed tables: headings and rows."""
-    head = ["search", "way", "who", "sentences", "tokens/s", "sentences/s", "ms per sentence"]
+    head = ["search", "way", "library", "sentences", "tokens/s", "sentences/s", "ms per sentence"]
     head += ["its time per token / sixfold's", "same lines"]
     rows = []
     for case in section["cases"]:
@@ -223,12 +223,12 @@ def tables(section: dict[str, Any]) -> list[tuple[list[str], list[list[str]]]]:
 
 
 def notes(section: dict[str, Any]) -> list[str]:
-    said = [f"{section['text']}; outputs of at most {section['limit']} tokens, timed from text to text"]
+    lines = [f"{section['text']}; outputs of at most {section['limit']} tokens, timed from text to text"]
     for precision, found in section["step"].items():
-        said.append(f"{precision}: {found['step']}, because {found['why']}")
+        lines.append(f"{precision}: {found['step']}, because {found['why']}")
     fewest = min(case["rounds"] for case in section["cases"])
     if fewest < 5:
         little = "" if fewest < FEWEST else ", so their intervals are unreliable"
-        said.append(f"some numbers are from {told_rounds(fewest)}{little}; for more rounds give more --seconds")
-    said.append("ratios compare with the fastest row of sixfold in the same precision; above 1, sixfold is faster")
-    return said
+        lines.append(f"some numbers are from {told_rounds(fewest)}{little}; for more rounds give more --seconds")
+    lines.append("ratios compare with the fastest row of sixfold in the same precision; above 1, sixfold is faster")
+    return lines

@@ -147,7 +147,7 @@ class Contenders:
         source, target = to_ctranslate2.vocabularies(tokenizers)
         ids = {name: id_ for id_, name in enumerate(target)}
         engines: list[Any] = []
-        said = {"beam_size": search.beam, "max_decoding_length": search.limit, "length_penalty": 0.0}
+        options = {"beam_size": search.beam, "max_decoding_length": search.limit, "length_penalty": 0.0}
 
         def engine() -> Any:
             """One thread per batch: with more, waiting threads spin and take cores from the next contender."""
@@ -164,7 +164,7 @@ class Contenders:
             rest = {"max_batch_size": choice, "batch_type": "tokens"} if choice else {}
             for call in search.calls(lines):
                 rows = [[source[id_] for id_ in row] for row in tokenizers.source.encode_batch(call)]
-                for each in translator.translate_batch(rows, max_input_length=0, **said, **rest):
+                for each in translator.translate_batch(rows, max_input_length=0, **options, **rest):
                     tokens = [ids[name] for name in each.hypotheses[0]]
                     found.append(search.written(tokenizers.target.decode(tokens), len(tokens)))
             return found
@@ -179,8 +179,8 @@ class Contenders:
             self._hugging_face = hugging_face(self.subject.model, 1024)
         peer = self._hugging_face
         peer.generation_config.forced_eos_token_id = None
-        said: dict[str, Any] = {"num_beams": search.beam, "do_sample": False, "max_new_tokens": search.limit}
-        said |= {"length_penalty": 0.0} if search.beam > 1 else {}
+        options: dict[str, Any] = {"num_beams": search.beam, "do_sample": False, "max_new_tokens": search.limit}
+        options |= {"length_penalty": 0.0} if search.beam > 1 else {}
 
         @torch.inference_mode()
         def write(lines: list[str], choice: int) -> list[TimedTranslation]:
@@ -190,7 +190,7 @@ class Contenders:
                 outputs: dict[int, list[int]] = {}
                 for places in _batches(rows, choice // search.beam):
                     source = padded([rows[place] for place in places], torch.device("cpu"))
-                    ids = peer.generate(input_ids=source, attention_mask=(source != PAD).long(), **said)
+                    ids = peer.generate(input_ids=source, attention_mask=(source != PAD).long(), **options)
                     outputs |= dict(zip(places, ids[:, 1:].tolist(), strict=True))
                 for place in range(len(rows)):
                     tokens = _until_the_end(outputs[place])

@@ -205,7 +205,7 @@ def exponent(whole: Sequence[float], half: Sequence[float]) -> Ratio:
 
 def tables(section: dict[str, Any]) -> list[tuple[list[str], list[list[str]]]]:
     """The printed tables: headings and rows."""
-    head = ["pass", "who", "tokens", "ms", "µs per token", "time grows as length to the power", "peak MiB"]
+    head = ["pass", "library", "tokens", "ms", "µs per token", "time grows as length to the power", "peak MiB"]
     rows = []
     for cell in sorted(section["cells"], key=lambda cell: (cell["way"], cell["who"], cell["length"])):
         growth, against = (None if cell[name] is None else str(Ratio(**cell[name])) for name in ("growth", "ratio"))
@@ -216,6 +216,6 @@ def tables(section: dict[str, Any]) -> list[tuple[list[str], list[list[str]]]]:
 
 
 def notes(section: dict[str, Any]) -> list[str]:
-    said = [f"one row through the {section['stack']}, to its last states; {told_rounds(section['rounds'])}"]
-    said.append("peak MiB: peak memory of a separate process, minus its memory with the model loaded")
-    return said + [f"not measured: {each}" for each in section["not_measured"]]
+    lines = [f"one row through the {section['stack']}, to its last states; {told_rounds(section['rounds'])}"]
+    lines.append("peak MiB: peak memory of a separate process, minus its memory with the model loaded")
+    return lines + [f"not measured: {each}" for each in section["not_measured"]]

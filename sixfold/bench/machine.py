@@ -54,9 +54,9 @@ def cpu_model() -> str:
 def allocator() -> str:
     """The allocator settings in the environment: whether large blocks are kept or returned changes timings much."""
     names = [n for n in os.environ if n.startswith("MALLOC_")] + ["GLIBC_TUNABLES"]
-    said = [f"{n}={os.environ[n]}" for n in sorted(names) if n in os.environ]
+    settings = [f"{n}={os.environ[n]}" for n in sorted(names) if n in os.environ]
     loaded = [Path(p).name for p in os.environ.get("LD_PRELOAD", "").replace(":", " ").split()]
-    return " ".join(said + loaded) or "the system's default"
+    return " ".join(settings + loaded) or "the system's default"
 
 
 def version(package: str) -> str | None:

@@ -32,8 +32,8 @@ def passes(directory: str, lengths: Sequence[int], seconds: float, **job: Any) -
     yield from lines
     if found.returncode and not (lines and "left_out" in lines[-1]):
         next_one = lengths[len(lines)] if len(lines) < len(lengths) else lengths[-1]
-        said = (found.stderr.strip().splitlines() or [f"exit code {found.returncode}"])[-1]
-        yield {"length": next_one, "left_out": f"the process that measures it ended: {said}"}
+        reason = (found.stderr.strip().splitlines() or [f"exit code {found.returncode}"])[-1]
+        yield {"length": next_one, "left_out": f"the process that measures it ended: {reason}"}
 
 
 def resident(highest: bool = False) -> int:

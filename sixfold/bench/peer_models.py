@@ -49,12 +49,12 @@ def marian(sizes: Sizes, length: int, activation: str = "relu") -> Any:
         library.MarianConfig(
             decoder_vocab_size=sizes.vocabulary("decoder"),
             share_encoder_decoder_embeddings=sizes.joint,
-            **_said(sizes, length, activation),
+            **_settings(sizes, length, activation),
         )
     )
 
 
-def _said(sizes: Sizes, length: int, activation: str) -> dict[str, Any]:
+def _settings(sizes: Sizes, length: int, activation: str) -> dict[str, Any]:
     """The configuration of Hugging Face's encoder-decoders."""
     both = {
         f"{stack}_{key}": value
@@ -91,7 +91,7 @@ def hugging_face(model: Model, length: int) -> Any:
     library, kind, sizes = _library("transformers"), stacks["encoder"].kind, model.sizes
     activation = _ACTIVATIONS[kind.activation]
     if kind.pre_norm:
-        peer = library.PegasusForConditionalGeneration(library.PegasusConfig(**_said(sizes, length, activation)))
+        peer = library.PegasusForConditionalGeneration(library.PegasusConfig(**_settings(sizes, length, activation)))
     else:
         peer = marian(sizes, length, activation)
     with torch.no_grad():

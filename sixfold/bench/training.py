@@ -174,7 +174,7 @@ def share(work: float, seconds: Sequence[float], peaks: Sequence[float]) -> Rati
 
 def tables(section: dict[str, Any]) -> list[tuple[list[str], list[list[str]]]]:
     """The printed tables: headings and rows."""
-    head = ["who", "parameters", "ms per step", "target tokens/s", "TFLOP/s", "share of the peak"]
+    head = ["library", "parameters", "ms per step", "target tokens/s", "TFLOP/s", "share of the peak"]
     rows = []
     for name, found in section["contenders"].items():
         rows.append([name if name == OURS else f"{name} (same {found['same']})", f"{found['parameters']:,}"])

@@ -95,8 +95,8 @@ def main() -> None:
         abandon_output()
         if isinstance(error, BrokenPipeError):  # the reader of our output has closed it
             sys.exit(0)
-        said = f"{error.strerror}: {error.filename}" if error.filename else error.strerror or str(error)
-        _complain("\n".join([said, *getattr(error, "__notes__", [])]))
+        message = f"{error.strerror}: {error.filename}" if error.filename else error.strerror or str(error)
+        _complain("\n".join([message, *getattr(error, "__notes__", [])]))
         sys.exit(1)
     except (MemoryError, RuntimeError) as error:
         if not _is_memory(error):

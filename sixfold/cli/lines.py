@@ -20,7 +20,7 @@ from sixfold.cli.streams import OUTPUT, abandon_output
 from sixfold.disk.atomic import naming
 from sixfold.terminal import printable, shown
 from sixfold.text import lines
-from sixfold.text.file_kinds import refuse_bytes, refuse_records
+from sixfold.text.file_kinds import refuse_bytes, refuse_records, warnings_of
 
 _STDIN = "standard input"
 _CHUNK = 1 << 16  # bytes of standard input read at once
@@ -41,7 +41,14 @@ def arriving_lines(path: Path | None) -> Iterable[str | None]:
     """The same lines, with None in between while standard input has no line ready."""
     if path is None or str(path) == "-":
         return StandardInput()
-    return (line.removesuffix("\n") for line in lines.read_lines(path))
+    return (_looked_at(line, number, str(path)) for number, line in enumerate(lines.read_lines(path), 1))
+
+
+def _looked_at(line: str, number: int, name: str) -> str:
+    """A line without its end; the first one may get a warning."""
+    for warning in warnings_of(line, name) if number == 1 else ():
+        typer.echo(printable(warning), err=True)
+    return line.removesuffix("\n")
 
 
 def read_beside(path: Path, what: str) -> Iterator[str]:
@@ -72,7 +79,7 @@ class StandardInput:
             if number == 1:
                 raw = lines.without_mark(raw)
                 refuse_bytes(raw, _STDIN)
-            yield lines.decode_line(raw, number, _STDIN)
+            yield _looked_at(lines.decode_line(raw, number, _STDIN), number, _STDIN)
 
     def wait(self) -> None:
         """Block until input has arrived, or has ended."""

@@ -1,4 +1,4 @@
-"""The verb `list`: shows the modifications, the tasks, or the recipes."""
+"""The verb `list`: shows the modifications and baselines, the tasks, or the recipes."""
 
 from __future__ import annotations
 
@@ -26,15 +26,21 @@ def list_modifications(
     recipes: Annotated[
         bool, typer.Option("--recipes", help="List the recipes that come with sixfold; `sixfold show` prints one.")
     ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check on small models that NAME keeps what every model promises.")
+    ] = False,
     imports: Import = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the modifications, or show the page of one."""
+    """List the modifications and the baselines, or show the page of one."""
     import_parts(imports)
     if tasks or recipes:
-        others = {"NAME": name, "--recipes": tasks and recipes}
+        others = {"NAME": name, "--recipes": tasks and recipes, "--check": check}
         not_with("--tasks" if tasks else "--recipes", {other for other, given in others.items() if given})
         _list_tasks(as_json) if tasks else _list_recipes(as_json)
+        return
+    if check:
+        _check(name, as_json)
         return
     known = _known(name, registered=bool(imports))
     if name and name not in known:
@@ -45,10 +51,17 @@ def list_modifications(
     elif name:
         typer.echo(found[0].page.rstrip())
     else:
-        rows = table("name", "slots", "what it does", "paper")
+        _print_groups(found)
+
+
+def _print_groups(found: list[Entry]) -> None:
+    """A table for each group."""
+    for number, group in enumerate(dict.fromkeys(entry.group for entry in found)):
+        rows = table(group, "slots", "what it does", "paper")
         for entry in found:
-            rows.add_row(*map(Text, (entry.name, ", ".join(entry.slots), entry.summary, entry.paper or "")))
-        console().print(rows)
+            if entry.group == group:
+                rows.add_row(*map(Text, (entry.name, ", ".join(entry.slots), entry.summary, entry.paper or "")))
+        console().print(*[""] * bool(number), rows, sep="\n")
 
 
 def _known(name: str | None, registered: bool) -> dict[str, Entry]:
@@ -91,3 +104,23 @@ def _list_tasks(as_json: bool) -> None:
         metrics = ", ".join(task.known_metrics[2:]) or "loss"
         rows.add_row(*map(Text, (task.name, task.about, " or ".join(task.kinds), options, metrics, task.verb)))
     console().print(rows)
+
+
+def _check(name: str | None, as_json: bool) -> None:
+    """Print what `check_part` found; the exit code is 1 if a check failed."""
+    if name is None:
+        raise ValueError("--check needs the NAME of a modification")
+    from sixfold.verify.contract.part import check_part
+
+    report = check_part(name, raises=False)
+    if as_json:
+        print_json([asdict(finding) for finding in report.findings])
+    else:
+        rows = table("check", "model.kind", "result")
+        for finding, kinds in report.by_check():
+            note = finding.note if finding.result == "does not apply" else ""
+            rows.add_row(*map(Text, (finding.check, kinds, f"{finding.result}: {note}" if note else finding.result)))
+        console().print(rows)
+        typer.echo(str(report))
+    if report.failures:
+        raise typer.Exit(1)

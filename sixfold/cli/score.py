@@ -251,13 +251,13 @@ def _report(texts: ScoreInput, metrics: Sequence[Metric], other: ScoreInput | No
     if other is None:
         results = score_texts(texts.hypotheses, texts.references, metrics)
         rows = [result.row() for result in results]
-        told: list[dict[str, Any]] = [result.json() for result in results]
+        scores: list[dict[str, Any]] = [result.json() for result in results]
     else:
         compared = compare_texts(texts.hypotheses, other.hypotheses, texts.references, metrics)
         rows = [row for each in compared for row in comparison_rows(each, texts.name, other.name)]
-        told = [each.json() for each in compared]
+        scores = [each.json() for each in compared]
     if as_json:
-        print_json({"texts": len(texts.hypotheses), "scores": told})
+        print_json({"texts": len(texts.hypotheses), "scores": scores})
         return
     shown = table(f"{len(texts.hypotheses):,} texts", "", "", right=(1,))
     for row in rows:

@@ -44,7 +44,7 @@ def _deepest(mistakes: list[ErrorDetails]) -> list[ErrorDetails]:
 
 def _keys(path: Path, kinds: Iterable[str]) -> list[str]:
     """The keys on the path to a mistake, without the names of types that pydantic puts between them."""
-    tags = {*kinds, "str", "int", "float"}
+    tags = {*kinds, "str", "int", "float", "constrained-int"}  # the last: an int with bounds, one of several types
     return [str(word) for word in path if isinstance(word, int) or not (word in tags or "[" in word)]
 
 

@@ -100,7 +100,7 @@ def about_recipes() -> dict[str, str]:
 def _read_recipe(recipe: str | Path) -> dict[str, Any]:
     path = recipes().get(str(recipe), Path(recipe))
     if path.is_dir():
-        raise ValueError(f"{path} is a directory, not a recipe; if it is a run, --resume {path} goes on with it")
+        raise ValueError(f"{path} is a directory, not a recipe; if it is a run, --resume {path} continues it")
     if not path.exists():
         raise ValueError(f"{unknown('recipe', str(recipe), recipes())}, or give a file")
     try:

@@ -28,7 +28,7 @@ _MOST_TOKENS = 100_000_000  # tokens of a batch
 _MOST_STEPS = 1_000_000_000
 _MOST_AVERAGED = 10_000  # checkpoints
 _WIDEST = 10_000  # hypotheses of a sentence
-Words = Annotated[int, Field(le=LARGEST["vocab"])]
+Words = Annotated[int, Field(ge=1, le=LARGEST["vocab"])]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 

@@ -56,6 +56,15 @@ class Batch:
         start = f"{of}_"
         return {name.removeprefix(start): tensor for name, tensor in self.fields.items() if name.startswith(start)}
 
+    def replaced(self, **fields: Any) -> Batch:
+        """A copy with these fields in place of its own, or besides them; the counts stay."""
+        return Batch(counts=self.counts, **{**self.fields, **fields})
+
+    def need_terms(self, terms: Mapping[str, Term]) -> None:
+        """Raise a ValueError unless there is a term for each count."""
+        if missing := [name for name in self.counts if name not in terms]:
+            raise ValueError(f"the batch counts {', '.join(missing)}, but the losses are {', '.join(terms) or 'none'}")
+
     def to(self, device: torch.device) -> Batch:
         return Batch(counts=self.counts, **{name: tensor.to(device) for name, tensor in self.fields.items()})
 

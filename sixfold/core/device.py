@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # read by CUDA when it is first used; without it, its sums are not repeatable
+
 
 def choose_device(name: str, local: int = 0) -> torch.device:
     """The device of this name; "auto": CUDA if available, else MPS, else the CPU. `local` is the index of the GPU."""
@@ -58,13 +60,14 @@ def be_deterministic(yes: bool) -> None:
     # Filling costs time, and no code here reads uninitialised memory.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if yes:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by CUDA when it is first used
+        os.environ.setdefault(_WORKSPACE, ":4096:8")
         torch.backends.cudnn.benchmark = False
 
 
 @contextmanager
 def left_as_it_was() -> Iterator[None]:
-    """Restore torch's random generators and its determinism flags on exit."""
+    """Restore torch's random generators, its determinism flags and the variable of CUDA's on exit."""
+    workspace = os.environ.get(_WORKSPACE)
     strict = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
@@ -76,3 +79,5 @@ def left_as_it_was() -> Iterator[None]:
         torch.use_deterministic_algorithms(strict, warn_only=warn_only)
         torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
         torch.backends.cudnn.benchmark = benchmark
+        if workspace is None:
+            os.environ.pop(_WORKSPACE, None)

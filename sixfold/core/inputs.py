@@ -81,6 +81,16 @@ def check_memory(memory: Any, layers: int, width: int | None) -> Memory:
     return memory
 
 
+def check_features(features: Any, ids: Tensor, what: str) -> None:
+    """Raise a ValueError unless each feature has a value for each id."""
+    for name, feature in (features or {}).items():
+        if not isinstance(feature, Tensor) or feature.shape[:2] != ids.shape:
+            raise ValueError(
+                f"the feature {name!r} of {what} must be a tensor that begins with their shape {tuple(ids.shape)}, "
+                f"got {_shape(feature)}"
+            )
+
+
 def check_gates(gates: Mapping[str, Tensor] | None, heads: Mapping[str, int], rows: int) -> None:
     """Raise a ValueError unless each gate is (rows or 1, heads) for heads that are there."""
     for name, gate in (gates or {}).items():

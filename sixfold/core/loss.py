@@ -223,17 +223,15 @@ def _exact(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-# Unscored positions are dropped before the head if at most this share of all positions is scored. Dropping copies the
-# states, and ordinary batches with a little padding stay above the threshold.
-_MOSTLY_SCORED = 0.5
-
-
 def scored_only(x: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """States (B, L, D), targets (B, L) and weights, without positions of weight 0 if those are the majority."""
+    """States (B, L, D), targets (B, L) and weights, without the positions of weight 0, which never reach the head.
+
+    If all have weight 0, all stay: the head must run, so that its parameters have a gradient on every process.
+    """
     if weights is None or x.is_meta or torch.compiler.is_compiling():
         return x, targets, weights
     (index_K,) = weights.flatten().nonzero(as_tuple=True)
-    if len(index_K) > _MOSTLY_SCORED * weights.numel() or not len(index_K):
+    if len(index_K) in (0, weights.numel()):
         return x, targets, weights
     return _Take.apply(x.flatten(0, -2), index_K), targets.flatten()[index_K], weights.flatten()[index_K]
 

@@ -42,6 +42,14 @@ class Sight(NamedTuple):
         """The same as a mask."""
         return past(q.shape[-2], q.device) if self.causal else self.mask
 
+    def softmax(self, scores_BHLM: Tensor) -> Tensor:
+        """The softmax over the keys that may be seen; the others have weight 0, and so has every key if none may."""
+        mask = self.written_out(scores_BHLM)
+        if mask is None:
+            return scores_BHLM.softmax(-1)
+        lowest = torch.finfo(scores_BHLM.dtype).min
+        return scores_BHLM.masked_fill(~mask, lowest).softmax(-1).masked_fill(~mask, 0)
+
 
 class LazySight:
     """A Sight that is made when a part first asks for it, once per pass: layers of linear cost never pay for L × M."""

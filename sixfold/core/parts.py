@@ -45,8 +45,9 @@ class ModelPart(nn.Module):
         """`class Mine(ModelPart, form=…)`. A form belongs to the class that states it: nobody inherits one."""
         super().__init_subclass__(**rest)
         cls._form = form
-        if "forward" in vars(cls) and "position_places" not in vars(cls):
-            cls.position_places = ()  # another forward may not call the position: it must say so itself
+        if "forward" in vars(cls):  # another forward may not call the position, nor show weights: it must say so itself
+            cls.position_places = vars(cls).get("position_places", ())
+            cls.map = vars(cls).get("map", "none")
         if "form" not in vars(cls):
             cls.form = ModelPart.form  # type: ignore[method-assign]
 

@@ -100,24 +100,26 @@ def specification(model: Model, tokenizers: Tokenizers, rows: int = ROWS) -> Any
 
 
 def _encoder(specs: Any, stack: Recognised, rows: int) -> Any:
-    encoder = specs.TransformerEncoderSpec(len(stack.layers), stack.kind.heads, **_said(stack))
+    encoder = specs.TransformerEncoderSpec(len(stack.layers), stack.kind.heads, **_arguments(stack))
     _fill(encoder, stack, rows)
     return encoder
 
 
 def _decoder(specs: Any, stack: Recognised, cross: bool, rows: int) -> Any:
-    said = _said(stack)
+    arguments = _arguments(stack)
     if cross:  # the coverage penalty uses all heads of the layer that sixfold reads alignments from
-        said |= {"alignment_layer": max(len(stack.layers) - 2, 0), "alignment_heads": stack.kind.heads}
-    decoder = specs.TransformerDecoderSpec(len(stack.layers), stack.kind.heads, with_encoder_attention=cross, **said)
+        arguments |= {"alignment_layer": max(len(stack.layers) - 2, 0), "alignment_heads": stack.kind.heads}
+    decoder = specs.TransformerDecoderSpec(
+        len(stack.layers), stack.kind.heads, with_encoder_attention=cross, **arguments
+    )
     _fill(decoder, stack, rows)
     return decoder
 
 
-def _said(stack: Recognised) -> dict[str, Any]:
+def _arguments(stack: Recognised) -> dict[str, Any]:
     """The arguments for the constructor of a stack's specification."""
     kind, position = stack.kind, stack.position
-    said: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "pre_norm": kind.pre_norm,
         "no_final_norm": stack.final is None,
         "activation": engine().specs.Activation[kind.activation],
@@ -126,12 +128,12 @@ def _said(stack: Recognised) -> dict[str, Any]:
         "head_dim": kind.d_head,
     }
     if isinstance(position, forms.RotaryForm):
-        said |= {"rotary_dim": kind.d_head, "rotary_interleave": True, "rotary_base": position.base}
+        arguments |= {"rotary_dim": kind.d_head, "rotary_interleave": True, "rotary_base": position.base}
     elif isinstance(position, forms.ShawForm):
-        said |= {"relative_position": True}
+        arguments |= {"relative_position": True}
     elif not isinstance(position, forms.SinusoidForm | forms.LearnedPositionsForm):  # a T5 bias, or none: one of zeros
-        said |= {"relative_attention_bias": True}
-    return said
+        arguments |= {"relative_attention_bias": True}
+    return arguments
 
 
 def _fill(spec: Any, stack: Recognised, rows: int) -> None:
@@ -233,15 +235,15 @@ class CTranslate2Engine:
 
     def greedy(self, rows: list[list[int]], limit: int) -> list[list[int]]:
         """Its greedy outputs, without EOS; rows are sources without EOS, or prompts without BOS."""
-        said: dict[str, Any] = {"beam_size": 1, "suppress_sequences": self.never, "max_batch_size": 32}
+        arguments: dict[str, Any] = {"beam_size": 1, "suppress_sequences": self.never, "max_batch_size": 32}
         if not self.reads_source:
             prompts = [[self.target[id_] for id_ in (BOS, *row)] for row in rows]
             found = self.model.generate_batch(
-                prompts, max_length=limit, min_length=0, sampling_topk=1, include_prompt_in_result=False, **said
+                prompts, max_length=limit, min_length=0, sampling_topk=1, include_prompt_in_result=False, **arguments
             )
             return [list(each.sequences_ids[0]) for each in found]
         found = self.model.translate_batch(
-            self._sources(rows), max_decoding_length=limit, min_decoding_length=0, max_input_length=0, **said
+            self._sources(rows), max_decoding_length=limit, min_decoding_length=0, max_input_length=0, **arguments
         )
         return [[self.ids[token] for token in each.hypotheses[0]] for each in found]
 

@@ -72,15 +72,17 @@ def _covers(decoding: Decoding) -> bool:
 
 def not_carried(to: str, decoding: Decoding, spells: bool, quantization: str | None = None) -> list[str]:
     """A sentence for each setting of the run that the exported program lacks, or has in another form."""
-    said = list(_in_neither(decoding, spells))
+    sentences = list(_in_neither(decoding, spells))
     if to == "ctranslate2":
-        said += _not_in_ctranslate2(decoding)
+        sentences += _not_in_ctranslate2(decoding)
     elif _covers(decoding):
-        said.append(f"coverage_penalty {decoding.coverage_penalty:g}: the programs do not return attention weights")
+        sentences.append(
+            f"coverage_penalty {decoding.coverage_penalty:g}: the programs do not return attention weights"
+        )
     if decoding.precision != "float32" and quantization in (None, "float32"):
         instead = "; export with --quantization int8 for that" if to == "ctranslate2" else ""
-        said.append(f"precision {decoding.precision}: the weights are float32{instead}")
-    return said
+        sentences.append(f"precision {decoding.precision}: the weights are float32{instead}")
+    return sentences
 
 
 def _in_neither(decoding: Decoding, spells: bool) -> Iterator[str]:

@@ -72,15 +72,15 @@ def _write_engine(
     opened: OpenedRun, to: Form, folder: Path, quantization: str | None, about: dict[str, Any]
 ) -> to_ctranslate2.CTranslate2Engine | torch_program.TorchEngine:
     tokenizers, decoding = opened.tokenizers, opened.config.decoding
-    said = never_written(tokenizers.target)
+    never = never_written(tokenizers.target)
     model = opened.model.float().eval()
     about["tokenizers"] = _files(tokenizers)
     about["decoding"] = decoding.model_dump(mode="json")
     about["not_carried"] = not_carried(to, decoding, tokenizers.target.spells, quantization)
     if to == "torch":
         layout = torch_program.write(model, folder)
-        engine = torch_program.TorchEngine(folder, model, layout, said)
-        about |= {"never": list(said), "past": torch_program.shapes(engine.empty), "limits": dict(model.limits)}
+        engine = torch_program.TorchEngine(folder, model, layout, never)
+        about |= {"never": list(never), "past": torch_program.shapes(engine.empty), "limits": dict(model.limits)}
         about["room"] = LengthLimits.of(model.limits, decoding.max_length, decoding.max_source)._asdict()
         return engine
     about["quantization"] = "float32" if quantization is None else quantization
@@ -88,9 +88,9 @@ def _write_engine(
     about["limits"] = to_ctranslate2.limits(model)
     room = LengthLimits.of(about["limits"], decoding.max_length, decoding.max_source)
     about["room"], names = room._asdict(), tokenizers.target.names()
-    about["options"] = ctranslate2_options(decoding, model.reads_source, [names[id_] for id_ in said], room)
+    about["options"] = ctranslate2_options(decoding, model.reads_source, [names[id_] for id_ in never], room)
     about["versions"]["ctranslate2"] = version("ctranslate2")
-    return to_ctranslate2.CTranslate2Engine(folder, model.reads_source, tokenizers, said)
+    return to_ctranslate2.CTranslate2Engine(folder, model.reads_source, tokenizers, never)
 
 
 def _compared(

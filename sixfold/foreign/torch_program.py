@@ -34,6 +34,9 @@ def write(model: Model, folder: Path) -> Layout:
     """Fill `folder` with the programs; a ValueError names the modifications if torch can't export the model."""
     if not model.writes_text:
         raise ValueError(f"a model of kind {model.kind} writes no text, and has no step to export")
+    for part in model.modules():
+        if why := declared(part).not_exported:
+            raise ValueError(f"{_names(model)} can't be exported to torch: {why} ({type(part).__name__})")
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's warnings are about its own code
         layout = Layout.of(model)
@@ -78,16 +81,16 @@ def _most(model: Model, stack: str) -> int:
     return model.limits.get(stack, _LONGEST)
 
 
+def _names(model: Model) -> str:
+    return ", ".join(each.name for each in model.assembly.modifications) or "this model"
+
+
 def _save(model: Model, make: Callable[[], ExportedProgram], path: Path) -> None:
-    names = ", ".join(each.name for each in model.assembly.modifications) or "this model"
-    for part in model.modules():
-        if why := declared(part).not_exported:
-            raise ValueError(f"{names} can't be exported to torch: {why} ({type(part).__name__})")
     try:
         program = make()
     except Exception as error:  # torch raises many types of errors; the message names the line it could not trace
         first = str(error).strip().partition("\n")[0]
-        raise ValueError(f"{names} can't be exported to torch: torch.export reports {first!r:.200}") from None
+        raise ValueError(f"{_names(model)} can't be exported to torch: torch.export reports {first!r:.200}") from None
     _leave_out_unused(program)
     program.example_inputs = None
     torch.export.save(program, path)

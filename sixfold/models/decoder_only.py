@@ -15,7 +15,7 @@ from sixfold.core.loss import Scored
 from sixfold.core.place import Place
 from sixfold.core.state import Cache
 from sixfold.core.tap import Tap
-from sixfold.models.model import Gates, Model, Reading, one_vocabulary
+from sixfold.models.model import Features, Gates, Model, Reading, one_vocabulary
 from sixfold.spec.spec import Spec
 
 
@@ -41,6 +41,7 @@ class DecoderOnly(Model):
         real: Tensor | None = None,
         *,
         cache: Cache | None = None,
+        features: Features | None = None,
         tap: Tap | None = None,
         gates: Gates | None = None,
     ) -> Tensor:
@@ -49,7 +50,7 @@ class DecoderOnly(Model):
         Rows of different length may be padded on either side. With `cache=Cache(rows=B)`, the ids continue each row of
         the cache.
         """
-        return self._decode(ids, real, cache=cache, tap=tap, gates=gates)
+        return self._decode(ids, real, cache=cache, features=features, tap=tap, gates=gates)
 
     def read(self, batch: Batch, *, recompute: bool = False) -> Reading:
         auxiliary: list[Tensor] = []

@@ -16,7 +16,7 @@ from sixfold.core.memory import Memory
 from sixfold.core.parts import declared
 from sixfold.core.state import Cache
 from sixfold.core.tap import Tap
-from sixfold.models.model import Gates, Model, Reading
+from sixfold.models.model import Features, Gates, Model, Reading
 from sixfold.spec.spec import Spec
 
 
@@ -40,10 +40,16 @@ class EncoderDecoder(Model):
         self._complete(spec)
 
     def encode(
-        self, source: Tensor, real: Tensor | None = None, *, tap: Tap | None = None, gates: Gates | None = None
+        self,
+        source: Tensor,
+        real: Tensor | None = None,
+        *,
+        features: Features | None = None,
+        tap: Tap | None = None,
+        gates: Gates | None = None,
     ) -> Memory:
         """Ids (S, n) → the memory that `decode` reads. `real` marks what is not padding; by default all but PAD."""
-        return self._encode(source, real, tap=tap, gates=gates)
+        return self._encode(source, real, features=features, tap=tap, gates=gates)
 
     def decode(
         self,
@@ -52,6 +58,7 @@ class EncoderDecoder(Model):
         real: Tensor | None = None,
         *,
         cache: Cache | None = None,
+        features: Features | None = None,
         tap: Tap | None = None,
         gates: Gates | None = None,
     ) -> Tensor:
@@ -62,7 +69,7 @@ class EncoderDecoder(Model):
         if (memory is None) == (cache is None):
             got = "neither" if memory is None else "both"
             raise ValueError(f"decode needs either a memory or a cache that holds one, got {got}")
-        return self._decode(ids, memory, real, cache, tap=tap, gates=gates)
+        return self._decode(ids, memory, real, cache, features=features, tap=tap, gates=gates)
 
     def read(self, batch: Batch, *, recompute: bool = False) -> Reading:
         auxiliary: list[Tensor] = []

@@ -16,7 +16,7 @@ from sixfold.core.inputs import check_classes, check_smoothing, finish
 from sixfold.core.loss import Scored, smoothed_loss
 from sixfold.core.place import Place
 from sixfold.core.tap import Tap
-from sixfold.models.model import Gates, Model, Reading, one_vocabulary
+from sixfold.models.model import Features, Gates, Model, Reading, one_vocabulary
 from sixfold.spec.spec import Spec
 
 
@@ -42,14 +42,20 @@ class EncoderOnly(Model):
         self._complete(spec)
 
     def encode(
-        self, ids: Tensor, real: Tensor | None = None, *, tap: Tap | None = None, gates: Gates | None = None
+        self,
+        ids: Tensor,
+        real: Tensor | None = None,
+        *,
+        features: Features | None = None,
+        tap: Tap | None = None,
+        gates: Gates | None = None,
     ) -> Tensor:
         """Ids (S, n) → states (S, n, D)."""
-        return self._encode(ids, real, tap=tap, gates=gates)[0]
+        return self._encode(ids, real, features=features, tap=tap, gates=gates)[0]
 
-    def classify(self, ids: Tensor, real: Tensor | None = None) -> Tensor:
+    def classify(self, ids: Tensor, real: Tensor | None = None, *, features: Features | None = None) -> Tensor:
         """Ids (S, n) → the log-probability of each class (S, classes)."""
-        return self._logits(*self._encode(ids, real)).log_softmax(-1)
+        return self._logits(*self._encode(ids, real, features=features)).log_softmax(-1)
 
     def read(self, batch: Batch, *, recompute: bool = False) -> Reading:
         auxiliary: list[Tensor] = []

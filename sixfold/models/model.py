@@ -16,11 +16,12 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sixfold.core.batch import Batch, Losses
+from sixfold.core.batch import Batch, Losses, Term
 from sixfold.core.call import Call
 from sixfold.core.drawing import begin as begin_weights
 from sixfold.core.inputs import (
     begin,
+    check_features,
     check_gates,
     check_ids,
     check_real,
@@ -34,6 +35,7 @@ from sixfold.core.place import Place
 from sixfold.spec.assemble import Assembly
 from sixfold.spec.spec import Group, Spec
 
+Features = Mapping[str, Tensor]  # what tokens carry besides their ids, (B, L) each: `call.features`
 Gates = Mapping[str, Tensor]  # "decoder.3.cross" → (B or 1, H), a factor for each head
 
 
@@ -43,6 +45,17 @@ class Reading(NamedTuple):
     x: Tensor  # (B, L, D): the states that predict
     real: Tensor | None  # (B, L): which of them are not padding; None if all are
     auxiliary: list[Tensor]  # auxiliary losses of parts, such as the balance of experts
+
+    def auxiliary_terms(self, count: Tensor) -> dict[str, Term]:
+        """The auxiliary losses as a term of a task: `{"words": …, **reading.auxiliary_terms(words.tokens)}`.
+
+        They are means. Times `count`, the number of scored targets of the main term, they become a sum. Without
+        auxiliary losses there is no term.
+        """
+        if not self.auxiliary:
+            return {}
+        total = torch.stack(self.auxiliary).sum() * count
+        return {"auxiliary": Term(total, total.detach())}
 
 
 class Model(nn.Module):
@@ -130,6 +143,7 @@ class Model(nn.Module):
         """Check the inputs and embed them."""
         check_ids(ids, self.sizes.vocabulary(place.stack), f"the {role} ids")
         check_real(real, ids, f"the {role} ids")
+        check_features(rest.get("features"), ids, f"the {role} ids")
         check_gates(rest.get("gates"), self.attentions, ids.shape[0])
         check_tap(rest.get("tap"))
         call = begin(ids, real, causal=place.causal, limit=self.limits.get(place.stack), **rest)

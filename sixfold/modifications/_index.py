@@ -1,4 +1,4 @@
-"""The index of modifications that `sixfold list` reads without importing torch. `make docs` writes it.
+"""The index of modifications and baselines that `sixfold list` reads without importing torch. `make docs` writes it.
 
 The registry is authoritative, and a test compares the two. If a module was added or removed since the index was
 written, the index is ignored and the registry is used, which imports torch.
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).with_name("_index.json")
+GROUPS = ("modifications", "baselines")  # the packages whose files register by `modification`
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Entry:
     """The facts about one modification."""
 
     name: str
+    group: str  # one of GROUPS
     slots: list[str]
     summary: str
     paper: str | None
@@ -42,4 +44,6 @@ def as_text(known: dict[str, Entry]) -> str:
 
 
 def _modules() -> list[str]:
-    return sorted(module.name for module in pkgutil.iter_modules([str(FILE.parent)]) if not module.name.startswith("_"))
+    folders = {group: [str(FILE.parents[1] / group)] for group in GROUPS}
+    found = [(group, module.name) for group in GROUPS for module in pkgutil.iter_modules(folders[group])]
+    return sorted(f"{group}.{name}" for group, name in found if not name.startswith("_"))

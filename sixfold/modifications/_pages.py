@@ -1,6 +1,6 @@
-"""A page for each modification, from its docstring: for the terminal, and as Markdown for the documentation.
+"""A page for each modification and baseline, from its docstring: for the terminal, and as Markdown for the docs.
 
-`python -m sixfold.modifications._pages docs/modifications` (`make docs`) writes them all, and the index of `list`.
+`python -m sixfold.modifications._pages docs` (`make docs`) writes them all, and the index of `list`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sixfold.modifications._index import FILE, Entry, as_text
+from sixfold.modifications._index import FILE, GROUPS, Entry, as_text
 from sixfold.spec.registry import Modification, all_modifications
 
 
@@ -26,30 +26,32 @@ def _plain(default: object) -> str:
     return str(default).lower() if default is None or isinstance(default, bool) else str(default)
 
 
-def index(modifications: list[Modification]) -> str:
-    """A table of all modifications."""
+def index(group: str, modifications: list[Modification]) -> str:
+    """A table of all modifications of a group."""
     rows = [
         f"| [{m.name}]({m.name}.md) | {', '.join(m.slots)} | {m.summary} | {m.paper or ''} |" for m in modifications
     ]
     study = 'On these pages, "the study" is Narang et al. (2021), arXiv 2102.11972; papers are arXiv numbers.'
-    head = ["# Modifications", "", study, "", "| name | slots | what it does | paper |", "|---|---|---|---|"]
+    table = ["| name | slots | what it does | paper |", "|---|---|---|---|"]
+    head = [f"# {group.capitalize()}", "", *([study, ""] if group == "modifications" else []), *table]
     return "\n".join([*head, *rows]) + "\n"
 
 
 def pages() -> dict[str, str]:
-    """File name → text, for the documentation."""
-    known = _own()
-    return {"README.md": index(known), **{f"{m.name}.md": page(m) for m in known}}
+    """Path → text, for the documentation: a folder for each group."""
+    groups = {group: [m for m in _own() if m.group == group] for group in GROUPS}
+    indices = {f"{group}/README.md": index(group, known) for group, known in groups.items()}
+    return indices | {f"{group}/{m.name}.md": page(m) for group, known in groups.items() for m in known}
 
 
 def _own() -> list[Modification]:
-    return [m for m in all_modifications().values() if m.change.__module__.startswith("sixfold.modifications.")]
+    return [m for m in all_modifications().values() if m.own]
 
 
 def entry(m: Modification) -> Entry:
     """The index entry of a modification."""
     options = {name: _json(option.default) for name, option in m.options.items()}
-    return Entry(m.name, list(m.slots), m.summary, m.paper, options, page(m))
+    return Entry(m.name, m.group, list(m.slots), m.summary, m.paper, options, page(m))
 
 
 def _json(default: object) -> object:
@@ -68,9 +70,9 @@ def own_entries() -> dict[str, Entry]:
 
 def write(folder: Path) -> None:
     FILE.write_text(as_text(own_entries()), encoding="utf-8")
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in pages().items():
-        (folder / name).write_text(text, encoding="utf-8")
+    for path, text in pages().items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ run.json               versions, machine, command line, hashes of the data
 model.json             kind, sizes and modifications of the model
 model.safetensors      its best weights
 tokenizer.json         or source.tokenizer.json and target.tokenizer.json
+labels.json            of a classifier: its labels
 log.jsonl              a line every log_every steps, for each validation, and for each event
 data/                  the tokenised text
 training/step-N/       checkpoints, to resume from
@@ -35,7 +36,7 @@ TOKENIZERS = ("tokenizer.json", "source.tokenizer.json", "target.tokenizer.json"
 LOCK = "lock"
 _CONFIG = "config.yaml"
 _MODEL = ("model.json", "model.safetensors")
-_OWN = (*_MODEL, _CONFIG, "run.json", "log.jsonl", *TOKENIZERS, "data", "training", "tensorboard")
+_OWN = (*_MODEL, _CONFIG, "run.json", "log.jsonl", *TOKENIZERS, "labels.json", "data", "training", "tensorboard")
 _HOLDER = "process "  # the beginning of a lock file's text
 _LARGEST_LOCK = 1 << 10  # bytes
 _LONGEST_RECORD = 1 << 20  # bytes of a line of the log
@@ -131,6 +132,9 @@ class Run:
         """The configuration, overridden by `settings`; that of an older run with today's names."""
         if not self.need().config.is_file():
             raise ValueError(f"{self.config} is not an ordinary file or a link to one: the run can't be read")
+        about = self.config.with_name(self.about.name)
+        if os.path.lexists(about) and not about.is_file():
+            raise ValueError(f"{about} is not an ordinary file or a link to one; remove it, the run can do without it")
         config = read_config(self.config, settings, translate=old_formats.renamed)
         if not old_formats.is_old_config(self.config):
             return config

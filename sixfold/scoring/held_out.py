@@ -72,7 +72,8 @@ def own_loss(config: Config, task: Task, tokenizers: Tokenizers, model: Model, p
         arrays, _ = text.encode(part, PartReport(lines=0), tokenizers, Path(folder))
         examples = open_examples(Path(folder), part, arrays)
         lengths, words = task.lengths(examples), len(tokenizers.target)
-        for batch in in_order(examples, lengths, task.batch, config.training.batch_tokens, words):
-            terms = model(batch.to(device), task.losses)
-            total, tokens = total + float(terms[task.main].shown), tokens + batch.counts[task.main]
+        batches = in_order(examples, lengths, task.batch, config.training.batch_tokens, words)
+        for number, batch in enumerate(batches):
+            terms, counts = task.score_batch(model, batch.to(device), number)
+            total, tokens = total + float(terms[task.main].shown), tokens + counts[task.main]
     return Loss(-total, int(tokens), size if model.writes_text else 0)

@@ -102,8 +102,8 @@ def likelihood(
 ) -> Iterator[Likelihood]:
     """The likelihood of each target given its source, in order; pairs are read as they are needed.
 
-    A batch has at most `batch_tokens` tokens on either side, with padding. A pair that the model can't read, or that
-    has more tokens by itself, is an error that names its line.
+    A batch has at most `batch_tokens` tokens on either side, with padding. A pair that is longer, or
+    that the model can't read, is an error that names its line.
     """
     if not model.writes_text:
         raise ValueError(f"the likelihood of a text needs a model that writes text, and this one is {model.kind}")

@@ -78,6 +78,7 @@ def outline(sizes: Sizes, modifications: Iterable[Any], model: type[nn.Module]) 
         built = model(recording)
     _all_read(spec, owner, recording.reads, model)
     _all_heard(built)
+    _all_told(built)
     _positions_act(built, owner)
     _lengths_fit(built, owner)
     return Assembly(model, sizes, chosen, spec, bytes_of(built)), built
@@ -145,7 +146,9 @@ def _all_read(spec: Spec, owner: dict[str, str], reads: set[str], model: type[nn
         if slot in _OF_TWO_STACKS and "decoder_stack" not in reads and owner[slot] in used:
             continue  # the modification changes both stacks, and the model has one of them
         reader = _READER.get(slot)
-        if reader in owner:
+        while reader is not None and reader not in owner:  # the reader itself may never have been built
+            reader = _READER.get(reader)
+        if reader is not None:
             why = f"{_name(getattr(spec, reader))}, which {owner[reader]!r} put into the slot {reader!r}, ignores it"
         else:
             why = f"{model.__name__} does not use it"
@@ -159,6 +162,20 @@ def _all_heard(model: nn.Module) -> None:
             raise ValueError(
                 f"{type(part).__name__} declares {name!r}, which only a sixfold.ModelPart can: derive it from that, "
                 f"not from nn.Module"
+            )
+
+
+def _all_told(model: nn.Module) -> None:
+    """Raise a ValueError if a part declares a property without the attribute by which it is found."""
+    for module in model.modules():
+        part, name = declared(module), type(module).__name__
+        if part.place is None and (part.heads or part.map != "none" or part.limit is not None):
+            what = "heads" if part.heads else "a map" if part.map != "none" else "a limit"
+            raise ValueError(f"{name} declares {what}, but not its place: set self.place = place in its constructor")
+        if part.position_places and not any(isinstance(inside, Position) for inside in module.modules()):
+            raise ValueError(
+                f"{name} declares position_places, but has no position: set self.position = spec.position(spec, place) "
+                f"in its constructor, and call {', '.join(part.position_places)} of it in forward"
             )
 
 
@@ -180,9 +197,20 @@ def _positions_act(model: nn.Module, owner: dict[str, str]) -> None:
             if position.fills(method) and method not in called:
                 attention = owner.get("attention") or owner.get("encoder_layer") or "this model"
                 raise ValueError(
-                    f"{owner.get('position', position.__name__)!r} acts by {method!r}, "
-                    f"but the attention of {attention!r} never calls that; choose another position or attention"
+                    f"{owner.get('position', position.__name__)!r} acts by {method!r}, but the attention of "
+                    f"{attention!r} never calls that; choose another position or attention"
+                    + _unless_it_does(attention, method, owner)
                 )
+
+
+def _unless_it_does(attention: str, method: str, owner: dict[str, str]) -> str:
+    """Advice for an attention of the user's own, which may only lack the declaration."""
+    if attention not in owner.values() or find(attention).own:
+        return ""
+    return (
+        f". If its forward calls self.position.{method}, declare that in its class: position_places = ({method!r},); "
+        f"a class with a forward of its own does not inherit it"
+    )
 
 
 def _name(part: Any) -> str:

@@ -48,7 +48,12 @@ class Modification:
     @property
     def own(self) -> bool:
         """Whether sixfold itself defines it."""
-        return self.change.__module__.startswith(_PACKAGE)
+        return self.change.__module__.startswith(_PACKAGES)
+
+    @property
+    def group(self) -> str:
+        """The package of its file, under which it is listed: "modifications" (also a user's own) or "baselines"."""
+        return "baselines" if self.change.__module__.startswith("sixfold.baselines.") else "modifications"
 
     @property
     def page(self) -> str:
@@ -88,7 +93,7 @@ class Chosen:
 
 _registered: dict[str, Modification] = {}
 _imported: dict[str, str] = {}  # modification → path of the user's file, as it was given
-_PACKAGE = "sixfold.modifications."  # its modules register sixfold's own modifications
+_PACKAGES = ("sixfold.modifications.", "sixfold.baselines.")  # their modules register sixfold's own modifications
 _MOST = 1e15  # limit of a number whose modification sets none
 
 
@@ -152,11 +157,11 @@ def all_modifications() -> dict[str, Modification]:
 
 @functools.cache
 def _import_own() -> None:
-    """Import modifications/ by name: this layer lies below it, and may not import it directly."""
-    package = importlib.import_module(_PACKAGE.rstrip("."))
-    for module in pkgutil.iter_modules(package.__path__):
-        if not module.name.startswith("_"):
-            importlib.import_module(f"{_PACKAGE}{module.name}")
+    """Import modifications/ and baselines/ by name: this layer lies below them, and may not import them directly."""
+    for package in _PACKAGES:
+        for module in pkgutil.iter_modules(importlib.import_module(package.rstrip(".")).__path__):
+            if not module.name.startswith("_"):
+                importlib.import_module(f"{package}{module.name}")
 
 
 def find(name: str) -> Modification:

@@ -27,15 +27,4 @@ def word_losses(model: Model, batch: Batch, smoothing: float = 0.0, recompute: b
     """−log p of the scored words, and the auxiliary losses of parts, times the number of these words."""
     reading = model.read(batch, recompute=recompute)
     scored = model.score_words(reading.x, batch, smoothing)
-    terms = {"words": Term(scored.sum, scored.plain)}
-    return {**terms, **auxiliary_terms(reading.auxiliary, scored.tokens)}
-
-
-def auxiliary_terms(auxiliary: list[Any], count: Any) -> dict[str, Term]:
-    """Auxiliary losses of parts, such as the balance of experts, are means: times `count` they become sums."""
-    if not auxiliary:
-        return {}
-    import torch
-
-    total = torch.stack(auxiliary).sum() * count
-    return {"auxiliary": Term(total, total.detach())}
+    return {"words": Term(scored.sum, scored.plain), **reading.auxiliary_terms(scored.tokens)}

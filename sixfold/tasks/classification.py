@@ -13,7 +13,7 @@ import numpy as np
 from sixfold.core.batch import Batch, Term
 from sixfold.core.ids import EOS
 from sixfold.scoring.names import LABEL_METRICS
-from sixfold.tasks._words import auxiliary_terms, make_batch
+from sixfold.tasks._words import make_batch
 from sixfold.tasks.language_model import lengths
 from sixfold.tasks.task import Task, register
 from sixfold.text.forms import LABELLED_TEXT
@@ -37,7 +37,7 @@ def losses(model: EncoderOnly, batch: Batch, smoothing: float = 0.0, recompute: 
     """−log p of the label of each text."""
     reading = model.read(batch, recompute=recompute)
     scored = model.score_classes(reading, batch.targets, smoothing, batch.get("weights"))
-    return {"texts": Term(scored.sum, scored.plain), **auxiliary_terms(reading.auxiliary, scored.tokens)}
+    return {"texts": Term(scored.sum, scored.plain), **reading.auxiliary_terms(scored.tokens)}
 
 
 def classifier(

@@ -10,26 +10,32 @@ Each file of this package registers one task; a file given by --import can regis
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 import sys
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sixfold.core.names import did_you_mean
+from sixfold.core.batch import Batch
+from sixfold.core.names import did_you_mean, unknown
 from sixfold.core.quote import quoted
+from sixfold.scoring.names import LABEL_METRICS, TEXT_METRICS
 from sixfold.spec.options import pairs, read_value
 
 if TYPE_CHECKING:
     from sixfold.config.schema import Config
-    from sixfold.core.batch import Batch, Term
+    from sixfold.core.batch import Term
+    from sixfold.models.model import Model
     from sixfold.text.arrays import Examples
     from sixfold.text.bucketing import Lengths
     from sixfold.text.forms import TextForm
     from sixfold.text.rows import Rows
 
 LOSSES = ("loss", "perplexity")  # metrics of every task
+_METRICS = (*TEXT_METRICS, *LABEL_METRICS)  # those that a task may name
 
 
 @dataclass(frozen=True)
@@ -48,17 +54,53 @@ class Task:
     form: TextForm  # files → rows on disk
     lengths: Callable[[Examples], Lengths]  # the tokens of each row, for the batch's budget
     collate: Callable[[Rows, Any], Batch]  # (rows, options) → a batch with its counts: a pure function
-    losses: Callable[..., dict[str, Term]]  # (model, batch, smoothing=, recompute=) → the terms to minimise
+    losses: Callable[..., dict[str, Term]]  # (model, batch, smoothing=, recompute=[, options=]) → the terms to minimise
     metrics: tuple[str, ...]  # besides the loss; the first one decides which weights are best
     user: Callable[..., Any] | None = None  # (models, tokenizers, decoding, labels=, data=, origin=) → a Translator, …
     answers: Callable[..., list[str]] | None = None  # (user, sources, stop) → the texts that the metrics score
     rehearse: Callable[..., None] | None = None  # (user, references): raises a ValueError if decoding would fail
-    before: Callable[..., Batch] | None = None  # (model, batch, key) → a batch, without gradient, before the forward
+    before: Callable[..., Batch] | None = None  # (model, batch, key=[, options=]) → a batch, before the forward
     options: Any = NoOptions()  # a frozen dataclass of the options that only this task has, with defaults
     main: str = "words"  # the term that is reported as the loss, and the name of its count
 
     def batch(self, rows: Rows) -> Batch:
-        return self.collate(rows, self.options)
+        """`collate` with the task's options."""
+        return self._counted(self.collate(rows, self.options), "collate")
+
+    @property
+    def terms(self) -> Callable[..., dict[str, Term]]:
+        """`losses`, with the task's options if it takes them."""
+        return self._with_own_options(self.losses)
+
+    def rewriting(self, key: tuple[int, ...]) -> Callable[[Model, Batch], Batch] | None:
+        """`before` with this key, and with the task's options if it takes them; None if the task has no `before`."""
+        if self.before is None:
+            return None
+        before = partial(self._with_own_options(self.before), key=key)
+        return lambda model, batch: self._counted(before(model, batch), "before")
+
+    def score_batch(self, model: Model, batch: Batch, number: int) -> tuple[dict[str, Term], dict[str, int]]:
+        """The terms of a batch in validation, and their counts. The key of `before` is the batch's number alone."""
+        rewrite = self.rewriting((0, 0, 0, number))
+        batch = batch if rewrite is None else rewrite(model, batch)
+        terms = model(batch, self.terms)
+        batch.need_terms(terms)
+        return terms, batch.counts
+
+    def _counted(self, batch: Any, function: str) -> Batch:
+        """A batch that a function of the task made; ValueError if it is none, or does not count the main term."""
+        if not isinstance(batch, Batch):
+            raise ValueError(f"task {self.name!r}: its {function} must give a Batch, got {type(batch).__name__}")
+        if self.main not in batch.counts:
+            has = ", ".join(batch.counts) or "nothing"
+            raise ValueError(
+                f"task {self.name!r}: its main term is {self.main!r}, but the batch of its {function} counts {has}"
+            )
+        return batch
+
+    def _with_own_options(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        takes = "options" in inspect.signature(function).parameters
+        return partial(function, options=self.options) if takes else function
 
     @property
     def known_metrics(self) -> tuple[str, ...]:
@@ -66,7 +108,7 @@ class Task:
 
     def imported_from(self) -> list[str]:
         """The user's file that registered it; empty for sixfold's own tasks."""
-        module = sys.modules.get(self.collate.__module__)
+        module = sys.modules.get(_origins.get(self.name, ""))
         return [str(module.__file__)] if module is not None and module.__name__.startswith("sixfold_import_") else []
 
     def said(self) -> dict[str, Any]:
@@ -87,12 +129,24 @@ class Task:
 
 
 _registered: dict[str, Task] = {}
+_origins: dict[str, str] = {}  # task → the module that registered it
 _USUAL = {"encoder_decoder": "translation", "decoder_only": "language_model", "encoder_only": "masked_words"}
 
 
 def register(task: Task) -> Task:
-    """Register a task under its name. A later one of the same name replaces it."""
-    _registered[task.name] = task
+    """Register a task under its name. A later one of the same name replaces it, but never one of sixfold's own."""
+    module = sys._getframe(1).f_globals["__name__"]  # of the caller: the functions of a task may be another's
+    if not task.name.isidentifier():
+        raise ValueError(f"the name of a task has letters, digits and _, got {quoted(task.name)}")
+    if task.name in _own_names() and module != f"{__package__}.{task.name}":
+        raise ValueError(f"task {task.name!r} is one of sixfold's own; give yours another name")
+    for metric in set(task.metrics).difference(_METRICS):
+        raise ValueError(f"task {task.name!r}: {unknown('metric', metric, _METRICS)}")
+    if task.metrics and (task.answers is None or task.user is None):
+        raise ValueError(
+            f"task {task.name!r} has metrics, so it needs `user` and `answers`: a model is asked to be scored"
+        )
+    _registered[task.name], _origins[task.name] = task, module
     return task
 
 
@@ -122,9 +176,9 @@ def find_task(name: str) -> Task:
     return known[name]
 
 
-def usual_task(kind: str) -> Task:
-    """The default task of a kind of model."""
-    return find_task(_USUAL[kind])
+def usual_task(kind: str, classes: int = 0) -> Task:
+    """The default task of a kind of model, which may have classes."""
+    return find_task("classification" if classes else _USUAL[kind])
 
 
 def task_of(config: Config) -> Task:

@@ -148,14 +148,14 @@ def open_ragged(folder: Path, name: str, described: dict[str, Any]) -> Ragged:
     hashes = described.get("hashes", {})  # early descriptions lack them
     if type(rows) is not int or type(tokens) is not int or name_of_type not in ("uint16", "uint32"):
         described_as = f"{quoted(rows)} rows of {quoted(tokens)} ids of type {quoted(name_of_type)}"
-        raise ValueError(f"{folder / name} can't have {described_as}; prepare the data anew")
+        raise ValueError(f"{folder / name} can't have {described_as}; prepare the data again")
     kind = np.dtype(name_of_type)
     ids = _map(folder / f"{name}.ids", kind, tokens, hashes.get("ids"))
     offsets = _map(folder / f"{name}.offsets", np.dtype(np.int64), rows + 1, hashes.get("offsets"))
     ragged = Ragged(ids, offsets)
     if offsets[0] != 0 or offsets[-1] != tokens or ragged.lengths.min(initial=0) < 0:
         raise ValueError(
-            f"{folder / name}.offsets is damaged: its rows do not follow each other; prepare the data anew"
+            f"{folder / name}.offsets is damaged: its rows do not follow each other; prepare the data again"
         )
     return ragged
 
@@ -165,11 +165,13 @@ def open_column(folder: Path, name: str, described: Mapping[str, Any]) -> Array:
     rows, below = described["rows"], described["below"]
     if type(rows) is not int or type(below) is not int:
         raise ValueError(
-            f"{folder / name} can't have {quoted(rows)} numbers below {quoted(below)}; prepare the data anew"
+            f"{folder / name} can't have {quoted(rows)} numbers below {quoted(below)}; prepare the data again"
         )
     values = _map(folder / f"{name}.values", _COLUMN, rows, described["hash"])
     if rows and not 0 <= int(values.min()) <= int(values.max()) < below:
-        raise ValueError(f"{folder / name}.values is damaged: it has numbers outside 0 to {below - 1}; prepare it anew")
+        raise ValueError(
+            f"{folder / name}.values is damaged: it has numbers outside 0 to {below - 1}; prepare it again"
+        )
     return values
 
 
@@ -184,11 +186,11 @@ def open_examples(folder: Path, part: str, arrays: dict[str, Any]) -> Examples:
     for group in groups:
         if type(group.rows) is not int or type(group.weight) not in (int, float) or not 0 < group.weight <= 1e6:
             raise ValueError(
-                f"{folder}: {quoted(group.rows)} rows can't have weight {quoted(group.weight)}; prepare the data anew"
+                f"{folder}: {quoted(group.rows)} rows can't have weight {quoted(group.weight)}; prepare the data again"
             )
     rows = {*map(len, sides.values()), *map(len, columns.values()), sum(group.rows for group in groups)}
     if len(rows) > 1:
-        raise ValueError(f"{folder}: the files of {part} differ in rows ({rows}); prepare the data anew")
+        raise ValueError(f"{folder}: the files of {part} differ in rows ({rows}); prepare the data again")
     return examples
 
 
@@ -196,9 +198,9 @@ def _map(path: Path, kind: np.dtype[Any], count: int, expected: str | None) -> A
     size = path.stat().st_size if path.is_file() else None
     if size != count * kind.itemsize:
         found = "is missing" if size is None else f"has {size:,} bytes, expected {count * kind.itemsize:,}"
-        raise ValueError(f"{path} {found}: the prepared data are damaged; prepare them anew")
+        raise ValueError(f"{path} {found}: the prepared data are damaged; prepare them again")
     if expected is not None and quick_hash(path) != expected:
-        raise ValueError(f"{path} has changed since it was written: the prepared data are damaged; prepare them anew")
+        raise ValueError(f"{path} has changed since it was written: the prepared data are damaged; prepare them again")
     if count == 0:
         return np.zeros(0, kind)
     return np.asarray(np.memmap(path, kind, "r", shape=(count,)))  # a plain array over the map is faster to index

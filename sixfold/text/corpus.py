@@ -20,6 +20,7 @@ from sixfold.core.quote import quoted
 from sixfold.disk.atomic import new_directory
 from sixfold.disk.hashes import file_hash, is_intact, quick_hash, sealed
 from sixfold.disk.reading import ordinary, parse_json, read_json
+from sixfold.runs.run import TOKENIZERS
 from sixfold.text.arrays import Examples, open_examples
 from sixfold.text.file_kinds import remarks
 from sixfold.text.forms import TextForm
@@ -30,6 +31,7 @@ from sixfold.text.tokenizer import Tokenizers
 
 FORMAT = "sixfold-data-1"
 INDEX, REFERENCES = "index.json", "references.jsonl"
+_ARRAYS = (".ids", ".offsets", ".values")
 
 
 @dataclass(frozen=True)
@@ -52,14 +54,16 @@ def prepare(
     folder: Path,
     tokenizers: Tokenizers | None = None,
     progress: ProgressCallback | None = None,
+    labels: Sequence[str] = (),
 ) -> Prepared:
     """Check all files, train tokenizers if none are given, and write the tokenised text to `folder`, atomically.
 
-    Each file is read twice: to check it, and to tokenise it. The test text is only checked.
+    Each file is read twice: to check it, and to tokenise it. The test text is only checked. `labels` are those of an
+    existing model; by default, labels are found in the training text.
     """
     if data.train is None:
         raise ValueError("there is no text to train on: give --data.train, or a recipe that has it")
-    preparation: Preparation = form.preparation(data, progress or (lambda *_: None))
+    preparation: Preparation = form.preparation(data, progress or (lambda *_: None), *([labels] if labels else []))
     counts, tokenizers = preparation.check(tokenizers)
     hashes = data_hashes(data, form, preparation.files.hash_of)
     with new_directory(folder) as aside:
@@ -89,33 +93,59 @@ def open_prepared(folder: Path, tokenizers: Tokenizers) -> Prepared:
     index = _read_index(folder)
     try:
         if index["tokenizers"] != [tokenizer.fingerprint for tokenizer in tokenizers]:
-            raise OtherTokenizersError(f"{folder} was prepared with other tokenizers; prepare the data anew")
+            raise OtherTokenizersError(f"{folder} was prepared with other tokenizers; prepare the data again")
         parts = {part: open_examples(folder, part, arrays) for part, arrays in index["arrays"].items()}
         found = _read_references(folder / REFERENCES, index["references"], index.get("references_hash"))
         report, hashes = Report.from_json(index["report"]), dict(index["hashes"])
         labels = tuple(index.get("labels", ()))
         return Prepared(tokenizers, parts["train"], parts.get("valid"), found, report, hashes, labels, folder)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{folder / INDEX} is damaged ({error!r}); prepare the data anew") from None
+        raise ValueError(f"{folder / INDEX} is damaged ({error!r}); prepare the data again") from None
 
 
-def copy_prepared(prepared: Prepared, folder: Path, data: Data, form: TextForm) -> Prepared:
+def copy_prepared(
+    prepared: Prepared, folder: Path, data: Data, form: TextForm, tokenizers: Tokenizers | None = None
+) -> Prepared:
     """Copy prepared text to another folder; ValueError if it was not prepared for this section `data` and form.
 
-    Files are hard-linked if possible. That is safe because they are never modified, only replaced.
+    Given `tokenizers` must be those of the text; then data.tokenizer and data.vocabulary are not compared. Files are
+    hard-linked if possible. That is safe because they are never modified, only replaced.
     """
     index = _read_index(prepared.folder)
+    if tokenizers is not None and index.get("tokenizers") != [each.fingerprint for each in tokenizers]:
+        raise OtherTokenizersError(
+            f"{prepared.folder} was made with other tokenizers than those of the run to begin with; prepare it with "
+            "start_from=RUN"
+        )
     if index.get("form") != form.name:  # a table may be pairs, or texts with labels
-        raise ValueError(f"{prepared.folder} was prepared as {index.get('form')}, not as {form.name}; prepare it anew")
+        raise ValueError(f"{prepared.folder} was prepared as {index.get('form')}, not as {form.name}; prepare it again")
     then, now = index.get("data", {}), data.model_dump(mode="json")
-    different = [f"data.{key} was {then.get(key)!r} and is {now[key]!r}" for key in now if then.get(key) != now[key]]
+    compared = [key for key in now if tokenizers is None or key not in ("tokenizer", "vocabulary")]
+    different = [
+        f"data.{key} was {then.get(key)!r} and is {now[key]!r}" for key in compared if then.get(key) != now[key]
+    ]
     if different:
-        raise ValueError(f"{prepared.folder} was prepared for another text: {'; '.join(different)}; prepare it anew")
+        raise ValueError(f"{prepared.folder} was prepared for another text: {'; '.join(different)}; prepare it again")
     with new_directory(folder) as aside:
         for path in sorted(prepared.folder.iterdir()):
-            if path.name in (INDEX, REFERENCES) or path.suffix in (".ids", ".offsets", ".values"):
+            if _is_own(path):
                 _share(path, aside / path.name)
     return open_prepared(folder, prepared.tokenizers)
+
+
+def need_room(folder: Path) -> None:
+    """Raise a ValueError unless a folder is new, empty, or holds prepared text alone: `prepare` replaces it."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is not prepared text, but a file; give a new or empty folder")
+    there = sorted(folder.iterdir()) if folder.exists() else []
+    foreign = [path for path in there if not _is_own(path) and path.name not in TOKENIZERS]
+    if foreign or (there and not (folder / INDEX).is_file()):
+        held = (foreign or there)[0].name
+        raise ValueError(f"{folder} is not prepared text, but holds {held}; give a new or empty folder")
+
+
+def _is_own(path: Path) -> bool:
+    return path.name in (INDEX, REFERENCES) or path.suffix in _ARRAYS
 
 
 def _share(path: Path, other: Path) -> None:
@@ -146,12 +176,12 @@ def _read_index(folder: Path) -> dict[str, Any]:
     try:
         index = read_json(path)
     except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}); prepare the data anew") from None
+        raise ValueError(f"{path} is damaged ({error}); prepare the data again") from None
     found = index.get("format") if isinstance(index, dict) else type(index).__name__
     if found != FORMAT:
         raise ValueError(f"{path} has format {quoted(found)}; this version of sixfold reads {FORMAT!r}")
     if not is_intact(index):
-        raise ValueError(f"{path} has changed since it was written; prepare the data anew")
+        raise ValueError(f"{path} has changed since it was written; prepare the data again")
     return index
 
 
@@ -171,7 +201,7 @@ def _read_references(path: Path, count: int, expected: str | None) -> list[Refer
                 record = parse_json(line)
                 found.append(Reference(record["source"], tuple(record["targets"])))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged or missing ({error}); prepare the data anew") from None
+        raise ValueError(f"{path} is damaged or missing ({error}); prepare the data again") from None
     if len(found) != count:
-        raise ValueError(f"{path} is damaged: it has {len(found):,} lines, expected {count:,}; prepare the data anew")
+        raise ValueError(f"{path} is damaged: it has {len(found):,} lines, expected {count:,}; prepare the data again")
     return found

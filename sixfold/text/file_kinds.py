@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import shlex
 import zlib
 from collections.abc import Collection, Iterable
@@ -60,6 +61,34 @@ def refuse_bytes(first_line: bytes, name: str) -> None:
         raise ValueError(f"{name} is UTF-16, not UTF-8: convert it by iconv -f UTF-16 -t UTF-8 FILE > NEW")
 
 
+def warnings_of(first_line: str, name: str, *, training: bool = False) -> list[str]:
+    """Warnings if the first line of a text is a JSON object, or holds several lines that end in \\r."""
+    found = []
+    if count := first_line.removesuffix("\n").removesuffix("\r").count("\r"):
+        found.append(
+            f"warning: {name}, line 1: carriage returns (\\r, {count:,} here) are read as text, because a line ends at "
+            f"\\n or \\r\\n; tr '\\r' '\\n' < FILE > NEW makes them line ends"
+        )
+    if first_line.startswith("{") and _is_json(first_line):
+        found.append(
+            f"warning: {name}, line 1: a JSON object is read as text, with its braces and the names of its fields; "
+            + (
+                "a name that ends in .jsonl has them read"
+                if training
+                else "jq -r .source < FILE > NEW takes a text out"
+            )
+        )
+    return found
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def remarks(data: Data, files: Iterable[Path], *, pairs: bool) -> list[str]:
     """Remarks on the first lines of the training, validation and test files."""
     found: list[str] = []
@@ -69,6 +98,8 @@ def remarks(data: Data, files: Iterable[Path], *, pairs: bool) -> list[str]:
             found.append(
                 f"note: {path} has Windows line ends (\\r\\n); the \\r is part of the line end, not of the text"
             )
+        if file_ending(path.name) not in (".csv", ".jsonl"):  # whose errors name such lines
+            found += warnings_of(line.decode(errors="replace"), str(path), training=True)
         if pairs and file_ending(path.name) == ".tsv":
             found += _header(path, line, data)
     return found

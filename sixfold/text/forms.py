@@ -22,7 +22,7 @@ class TextForm:
 
     name: str
     sources: Callable[[Data, Split], list[Source[Any]]]  # the files of a split
-    preparation: Callable[..., Preparation]  # (data, progress): reads them twice
+    preparation: Callable[..., Preparation]  # (data, progress[, labels]): reads them twice
     references: Callable[[Data, Split], list[Reference]]  # the texts that a split is scored against
     limit: str  # the key of `data` that bounds a row: "max_length" or "context"
     ends: int = 0  # tokens of a row beyond that limit: EOS

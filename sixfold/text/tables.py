@@ -289,7 +289,8 @@ def _csv_cells(path: Path, opener: Opener) -> Iterator[tuple[int, list[str]]]:
 
 def _delimiter(first_line: str) -> str:
     """A semicolon, as many spreadsheets write, if that divides the first line and a comma does not; else a comma."""
-    commas, semicolons = (len(next(csv.reader([first_line], delimiter=mark), [])) for mark in ",;")
+    line = first_line.replace("\r", " ")  # which the reader of all lines refuses, with their number
+    commas, semicolons = (len(next(csv.reader([line], delimiter=mark), [])) for mark in ",;")
     return ";" if commas < 2 <= semicolons else ","
 
 
@@ -303,5 +304,8 @@ def _explained(error: str, delimiter: str, line: int) -> str:
             f'line {line} goes on after it; inside a field a quotation mark is written twice ("")'
         )
     if "new-line character" in error:
-        return "there is a carriage return in a field; put the field in quotation marks"
+        return (
+            "there is a carriage return (\\r) in a field; put the field in quotation marks, or if it is meant to end "
+            "the line, tr '\\r' '\\n' < FILE > NEW"
+        )
     return error

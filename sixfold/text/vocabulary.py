@@ -119,8 +119,8 @@ class _WordCounts:
         budget = len(counts) if size is None else size - len(CONTROLS)
         if self._kind == "symbols" and len(counts) > budget:
             raise ValueError(
-                f"a vocabulary of {size} is too small: there are {len(counts)} different symbols, which with "
-                f"{len(CONTROLS)} ids that control the model makes {len(counts) + len(CONTROLS)}"
+                f"a vocabulary of {size} is too small: there are {len(counts)} different symbols and "
+                f"{len(CONTROLS)} control tokens, {len(counts) + len(CONTROLS)} in all"
             )
         return Vocabulary(_by_count(counts)[:budget])
 
@@ -181,7 +181,7 @@ def _check_size(kind: str, size: int | None) -> None:
         why = "one more" if kind in ("words", "symbols") else f"{len(BYTES)} bytes"
         raise ValueError(
             f"a vocabulary of {size} is too small: {kind} needs at least {least} ids "
-            f"({len(CONTROLS)} that control the model and {why})"
+            f"({len(CONTROLS)} control tokens and {why})"
         )
 
 

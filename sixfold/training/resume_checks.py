@@ -11,6 +11,7 @@ import torch
 from sixfold.config.schema import SECTIONS, Config, keys
 from sixfold.runs import old_formats
 from sixfold.runs.run import Run, versions
+from sixfold.tasks.task import find_task, usual_task
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.training.checkpoint import Checkpoint
 from sixfold.training.observers.display import Display
@@ -61,13 +62,24 @@ def need_same_config(config: Config, saved: Checkpoint, run: Run, hashes: Mappin
 def _differences(then: Mapping[str, Any], config: Config, but_for: Collection[str]) -> Iterator[str]:
     """The old and new value of each key that differs. A key that the checkpoint lacks had its default."""
     default, now = Config().model_dump(mode="json"), config.model_dump(mode="json")
-    if (was := then.get("task")) not in (None, now["task"]) and "task" not in but_for:
+    if "task" not in but_for and (was := _task_of(then)) != now["task"]:
         yield f"task was {_short(was)} and is {_short(now['task'])}"
     for section in SECTIONS:
         for key, value in now[section].items():
             was = then.get(section, {}).get(key, default[section][key])
             if was != value and f"{section}.{key}" not in but_for:
                 yield f"{section}.{key} was {_short(was)} and is {_short(value)}"
+
+
+def _task_of(then: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The task of a checkpoint's configuration. Where an older version of sixfold named none, it was the usual task of
+    the model's kind; an option that it lacks had its default."""
+    kind = then.get("model", {}).get("kind", Config().model.kind)
+    was = then.get("task") or {"name": usual_task(kind).name}
+    try:
+        return {**find_task(was["name"]).said(), **was}
+    except ValueError:  # a task of the user's own, which is not the one of today: that one was found
+        return was
 
 
 def _short(value: Any) -> str:

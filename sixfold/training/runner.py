@@ -17,9 +17,9 @@ from sixfold.disk.atomic import sweep
 from sixfold.models.model import Model
 from sixfold.runs.run import Run, as_text
 from sixfold.tasks.task import settled, task_of
-from sixfold.text.corpus import Prepared, copy_prepared, data_files, data_hashes, open_prepared
+from sixfold.text.corpus import Prepared, copy_prepared, data_files, data_hashes, need_room, open_prepared
 from sixfold.text.corpus import prepare as prepare_text
-from sixfold.text.labels import write_labels
+from sixfold.text.labels import read_labels, write_labels
 from sixfold.text.preparation import ProgressCallback
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.training import checkpoint
@@ -38,7 +38,7 @@ from sixfold.training.resume_checks import (
     read_notes,
     surroundings,
 )
-from sixfold.training.start_from import take, tell_inherited
+from sixfold.training.start_from import inherit, take, tell_inherited
 from sixfold.training.trainer import Trainer
 from sixfold.training.what_next import to_resume
 
@@ -57,10 +57,24 @@ class Outcome:
     best: float | None = None  # best value of the metric
 
 
-def prepare(config: Config, folder: str | Path, *, progress: ProgressCallback | None = None) -> Prepared:
-    """Tokenise the text of a configuration into a folder, to train several runs on it: `train(…, prepared=…)`."""
-    config, folder = settled(config).with_whole_paths(), Path(folder)
-    prepared = prepare_text(config.data, task_of(config).form, folder, None, progress)
+def prepare(
+    config: Config,
+    folder: str | Path,
+    *,
+    start_from: str | Path | None = None,
+    progress: ProgressCallback | None = None,
+) -> Prepared:
+    """Tokenise the text of a configuration into a folder, to train several runs on it: `train(…, prepared=…)`.
+
+    The folder must be new or empty, or hold prepared text, which is replaced. With `start_from`, the text is for runs
+    that begin with this trained run: its tokenizers are used, and what the configuration does not give is inherited.
+    """
+    before = None if start_from is None else Run(start_from).need()
+    config = settled(config if before is None else inherit(config, before)).with_whole_paths()
+    tokenizers = None if before is None else Tokenizers.load(before.directory)
+    folder = Path(folder).absolute()
+    need_room(folder)
+    prepared = prepare_text(config.data, task_of(config).form, folder, tokenizers, progress)
     prepared.tokenizers.save(folder)
     return prepared
 
@@ -101,8 +115,8 @@ def train(
         model = build_model(config, opened, processes, like=outline)
         origin = {} if before is None else take(model, config, before, display, opened.labels)
         config = _resolve(config)
-        told: dict[str, Any] = {"log": Log(run), "display": display, "observers": [Board(run), *observers]}
-        trainer = make_trainer(run.draft, config, opened, processes, model=model, started=started, **told)
+        parts: dict[str, Any] = {"log": Log(run), "display": display, "observers": [Board(run), *observers]}
+        trainer = make_trainer(run.draft, config, opened, processes, model=model, started=started, **parts)
         trainer.validation.rehearse(trainer.store.candidate)
         _begin(run, trainer, config, opened, origin)
         return _go(trainer, display)
@@ -153,6 +167,8 @@ def resume(
                 display.say(words)
         heard = [Board(run), *observers]
         opened = _open(run, processes)
+        if processes.first and opened.labels:
+            _restore_labels(run, opened.labels)
         trainer = make_trainer(run, config, opened, processes, log=Log(run), display=display, observers=heard)
         trainer.restore(saved)
         if processes.first and settings:
@@ -201,15 +217,18 @@ def _held(run: Run) -> Iterator[None]:
 
 
 def _prepare(
-    run: Run, config: Config, display: Display, tokenizers: Tokenizers | None, prepared: Prepared | None = None
+    run: Run,
+    config: Config,
+    display: Display,
+    tokenizers: Tokenizers | None,
+    prepared: Prepared | None = None,
+    labels: Sequence[str] = (),
 ) -> Prepared:
     """Tokenise the text, or copy prepared text, and display its report."""
     if prepared is not None:
-        if tokenizers is not None:  # those of --from: refuses text prepared with others
-            prepared = open_prepared(prepared.folder, tokenizers)
-        made = copy_prepared(prepared, run.data, config.data, task_of(config).form)
+        made = copy_prepared(prepared, run.data, config.data, task_of(config).form, tokenizers)
     else:
-        made = prepare_text(config.data, task_of(config).form, run.data, tokenizers, display.progress)
+        made = prepare_text(config.data, task_of(config).form, run.data, tokenizers, display.progress, labels)
     for line in made.report.lines():
         display.say(line)
     return made
@@ -261,12 +280,31 @@ def _provide_data(
         if now is None:
             raise ValueError(f"{problem}; for that, the data files must exist unchanged")
         display.say(problem)
-        _prepare(run, config, display, tokenizers)
+        labels = _labels_of(run, tokenizers) if task_of(config).form.has_labels else ()
+        _prepare(run, config, display, tokenizers, labels=labels)
     if different or "report" not in about:
         made = open_prepared(run.data, tokenizers)
         about = {**about, "hashes": made.hashes, "report": made.report.json()}
         run.begin(config, about)
     return about
+
+
+def _labels_of(run: Run, tokenizers: Tokenizers) -> Sequence[str]:
+    """The labels that a run's model knows: changed text must keep their order, which is that of the classes."""
+    try:
+        return read_labels(run.directory)
+    except ValueError:
+        with suppress(ValueError):
+            return open_prepared(run.data, tokenizers).labels
+        raise
+
+
+def _restore_labels(run: Run, labels: Sequence[str]) -> None:
+    """Write labels.json again if it is lost or damaged."""
+    try:
+        read_labels(run.directory)
+    except ValueError:
+        write_labels(run.directory, labels)
 
 
 def _hashes(config: Config, display: Display) -> dict[str, str] | None:

@@ -2,7 +2,8 @@
 
     inherited    values that the new configuration does not give: task, model (kind, sizes, dropout, modifications),
                  form of the text, label smoothing and metric, decoding; and always the tokenizer
-    taken        tensors that both models have, under the same name and of the same shape
+    taken        tensors that both models have, under the same name and of the same shape; a table, whose name is only a
+                 number, is that of RUN with the same roles (source, target, output)
     fresh        the other tensors of the new model: drawn as in any new model
     left         the other tensors of RUN's model
 
@@ -20,6 +21,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Any, TypeVar
+
+from torch import nn
 
 from sixfold.config.schema import (
     SECTIONS,
@@ -171,7 +174,7 @@ def _words(value: Any) -> str:
 class Fit:
     """The tensors that a new model takes from an old one, and their shares of the new model's parameters."""
 
-    taken: tuple[str, ...]
+    taken: Mapping[str, str]  # name → name in the old model, which differs for some tables
     fresh: tuple[str, ...]
     left: tuple[str, ...]
     share: float  # of all parameters
@@ -179,20 +182,43 @@ class Fit:
 
     def patterns(self) -> dict[str, list[str]]:
         """The same names, shortened to one pattern for a complete part where possible."""
-        new, old = (*self.taken, *self.fresh), (*self.taken, *self.left)
+        new, old = (*self.taken, *self.fresh), (*self.taken.values(), *self.left)
         groups = {"taken": (self.taken, new), "fresh": (self.fresh, new), "left": (self.left, old)}
         return {name: patterns(*group) for name, group in groups.items()}
 
 
 def compare(new: Model, old: Model, without: Collection[str] = ()) -> Fit:
-    """Tensors fit if name and shape are equal; those of the parts `without` never do."""
+    """Tensors fit if name and shape are equal, of tables role and shape; those of the parts `without` never do."""
     here, there = ({name: tensor.shape for name, tensor in model.state_dict().items()} for model in (new, old))
-    fits = {name: shape for name, shape in here.items() if name.partition(".")[0] not in without}
-    taken = {name: shape for name, shape in fits.items() if there.get(name) == shape}
-    fresh, left = (tuple(name for name in names if name not in taken) for names in (here, there))
+    named = _names_there(here, new, old)
+    fits = {name: its for name, its in named.items() if name.partition(".")[0] not in without}
+    taken = {name: its for name, its in fits.items() if there.get(its) == here[name]}
+    fresh = tuple(name for name in here if name not in taken)
+    left = tuple(name for name in there if name not in taken.values())
     counts = {name: parameter.numel() for name, parameter in new.named_parameters()}
     body = {name: count for name, count in counts.items() if name.partition(".")[0] in _BODY}
-    return Fit(tuple(taken), fresh, left, _share(counts, taken), _share(body, taken))
+    return Fit(taken, fresh, left, _share(counts, taken), _share(body, taken))
+
+
+def _names_there(names: Iterable[str], new: Model, old: Model) -> dict[str, str]:
+    """The name of each tensor in the old model. Tables are numbered, so their roles decide: a table is the one that
+    serves all its roles in the old model, of those that it has. A table without such a counterpart is left out."""
+    index_of = {role: index for index, table in enumerate(old.tables) for role in _roles(old, table)}
+    found = {}
+    for name in names:
+        its = name
+        if name.startswith("tables."):
+            _, number, rest = name.split(".", 2)
+            serve = {index_of[role] for role in _roles(new, new.tables[int(number)]) if role in index_of}
+            if len(serve) != 1:
+                continue
+            its = f"tables.{serve.pop()}.{rest}"
+        found[name] = its
+    return found
+
+
+def _roles(model: Model, table: nn.Module) -> list[str]:
+    return [role for role, each in model.roles.items() if each is table]
 
 
 def _share(counts: Mapping[str, int], of: Collection[str]) -> float:
@@ -228,8 +254,8 @@ def take(model: Model, config: Config, run: Run, display: Display, labels: Seque
     old = model_files.load(run.directory)
     other = old.sizes.classes > 0 and tuple(read_labels(run.directory)) != tuple(labels)
     fit, weights = compare(model, old, without=_CLASSIFIER if other else ()), old.state_dict()
-    checkpoint.load_weights(model, {**model.state_dict(), **{name: weights[name] for name in fit.taken}})
-    for line in lines(fit, run, differences(config.model, _described(old))):
+    checkpoint.load_weights(model, {**model.state_dict(), **{name: weights[its] for name, its in fit.taken.items()}})
+    for line in (*lines(fit, run, differences(config.model, _described(old))), *_warnings(model, old)):
         display.say(line)
     return {"from": as_text(os.path.realpath(run.directory)), "start": fit.patterns()}
 
@@ -264,6 +290,17 @@ def lines(fit: Fit, run: Run, different: Collection[str]) -> Iterator[str]:
         if found:
             more = f" and {len(found) - _SHOWN} more, see run.json" if len(found) > _SHOWN else ""
             yield f"  {title}: {', '.join(found[:_SHOWN])}{more}"
+
+
+def _warnings(new: Model, old: Model) -> Iterator[str]:
+    """A warning if heads have another width: their matrices have the same shape, but other columns belong to a head."""
+    other = {name: (old.attentions[name], heads) for name, heads in new.attentions.items() if name in old.attentions}
+    if different := {name: counts for name, counts in other.items() if counts[0] != counts[1]}:
+        name, (had, has) = next(iter(different.items()))
+        yield (
+            f"  warning: {name} has {had} heads there, and {has} here: its matrices are taken, but to each head belong "
+            "other columns of them than those it was trained with"
+        )
 
 
 def patterns(names: Collection[str], among: Iterable[str]) -> list[str]:

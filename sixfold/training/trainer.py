@@ -17,7 +17,7 @@ from sixfold.core.batch import Batch, Term
 from sixfold.core.device import autocast, generators, set_generators
 from sixfold.core.loss import perplexity_of
 from sixfold.core.sharded_tensors import whole
-from sixfold.models.model import Model
+from sixfold.models.model import Model, evaluating
 from sixfold.training import checkpoint
 from sixfold.training.guard import Guard, Verdict
 from sixfold.training.observers.log import Log, strict
@@ -76,7 +76,7 @@ class Parts:
     callable: nn.Module  # the model wrapped in DDP or FSDP, or itself
     losses: Callable[[Model, Batch], dict[str, Term]]
     main: str  # the term that is reported as the loss
-    before: Callable[[Model, Batch, tuple[int, ...]], Batch] | None  # the forward, without gradient
+    rewriting: Callable[[tuple[int, ...]], Callable[[Model, Batch], Batch] | None]  # key → the task's `before`
     batches: BatchSource
     optimizers: Sequence[Optimizer]
     processes: Processes
@@ -142,16 +142,16 @@ class Trainer:
         self.note(losses, norm, counts, time.perf_counter() - started)
 
     def ready(self, batch: Batch, number: int = 0) -> Batch:
-        """A micro-batch on the device, after the task's `before`.
+        """A micro-batch on the device, after the task's `before`, in evaluation mode and without gradient.
 
         Its key, the seed of all randomness in `before`, differs for each micro-batch.
         """
         batch = batch.to(self.processes.device)
-        if self.parts.before is None:
+        rewrite = self.parts.rewriting((self.training.seed, self.progress.step, self.processes.rank, number))
+        if rewrite is None:
             return batch
-        with torch.no_grad():
-            key = (self.training.seed, self.progress.step, self.processes.rank, number)
-            return self.parts.before(self.model, batch, key)
+        with torch.no_grad(), evaluating(self.model), autocast(self.processes.device, self.training.precision):
+            return self.parts.callable(batch, rewrite)  # inside forward, where FSDP has gathered the weights
 
     def count(self, batches: Sequence[Batch]) -> dict[str, float]:
         """The counts of the step, summed over all micro-batches and processes."""
@@ -171,10 +171,11 @@ class Trainer:
             with self.processes.gradients(self.parts.callable, last=number == len(batches)):
                 with autocast(self.processes.device, training.precision):
                     terms = self.parts.callable(batch, self.parts.losses)
+                batch.need_terms(terms)
                 # DDP and FSDP average gradients over processes; times their number, they are summed.
                 shares = {name: self.processes.size / max(counts.get(name, main), 1.0) for name in terms}
                 sum(term.sum * shares[name] for name, term in terms.items()).backward()
-            for name in counts.keys() & terms.keys():
+            for name in counts:
                 shown[name] += float(terms[name].shown)
         total = self.processes.sum(*shown.values())
         return {name: value / max(counts[name], 1.0) for name, value in zip(shown, total, strict=True)}

@@ -127,11 +127,9 @@ class Validation:
             before = {name: found.get(name, (0.0, 0.0)) for name in batch.counts}
             found = {**before, **found}
             if number % self.processes.size == self.processes.rank:
-                batch = batch.to(self.processes.device)
-                batch = batch if task.before is None else task.before(model, batch, (0, 0, 0, number))
-                terms = model(batch, task.losses)
+                terms, counts = task.score_batch(model, batch.to(self.processes.device), number)
                 for name, (total, scored) in before.items():
-                    found[name] = total + float(terms[name].shown), scored + batch.counts[name]
+                    found[name] = total + float(terms[name].shown), scored + counts[name]
         return found
 
     def _answers(self, model: Model, signals: Signals) -> list[str]:

@@ -96,8 +96,10 @@ def _config(run: Run, pieces: int) -> Config:
     return config.model_copy(update={"training": config.training.model_copy(update=training)})
 
 
-def _without_auxiliary(model: Any, arguments: Any, terms: dict[str, Term]) -> dict[str, Term]:
-    """Drop auxiliary losses, which are means over the batch."""
+def _without_auxiliary(model: Any, arguments: Any, terms: dict[str, Term] | Batch) -> dict[str, Term] | Batch:
+    """Drop auxiliary losses, which are means over the batch. A task's `before` gives a batch instead of terms."""
+    if isinstance(terms, Batch):
+        return terms
     return {name: Term(term.sum * 0, term.shown) if name == "auxiliary" else term for name, term in terms.items()}
 
 

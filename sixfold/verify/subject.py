@@ -20,6 +20,7 @@ from sixfold.runs import model_files
 from sixfold.runs.run import Run
 from sixfold.tasks.task import Task, task_of, usual_task
 from sixfold.text.corpus import Prepared, open_prepared
+from sixfold.text.preparation import Reference
 from sixfold.text.sources import Split
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.training import checkpoint
@@ -67,7 +68,7 @@ class VerifiedRun:
     @cached_property
     def task(self) -> Task:
         """The task that the model was trained for."""
-        return task_of(self.config) if self.run.exists() else usual_task(self.model.kind)
+        return task_of(self.config) if self.run.exists() else usual_task(self.model.kind, self.model.sizes.classes)
 
     @cached_property
     def tokenizers(self) -> Tokenizers:
@@ -135,19 +136,23 @@ class VerifiedRun:
             yield from chain.from_iterable(self._from_files(part) for part in ("valid", "test"))
             return
         if prepared.references:
-            yield from ((each.source, each.targets[0]) for each in prepared.references)
+            yield from map(self._pair, prepared.references)
             return
         examples = prepared.train if prepared.valid is None else prepared.valid
         for row in range(min(_POOL, len(examples))):
             source = "" if examples.source is None else self.tokenizers.source.decode(examples.source[row])
             yield source, self.tokenizers.target.decode(examples.target[row])
 
+    def _pair(self, reference: Reference) -> tuple[str, str]:
+        """A classifier has one text, which its model reads; its label is no text."""
+        return ("", reference.source) if self.task.form.has_labels else (reference.source, reference.targets[0])
+
     def _from_files(self, part: Split) -> Iterator[tuple[str, str]]:
         """Pairs from the files that the configuration names, if they exist."""
         data = self.config.data
         try:
             if self.task.answers is not None:
-                yield from ((each.source, each.targets[0]) for each in self.task.form.references(data, part))
+                yield from map(self._pair, self.task.form.references(data, part))
             else:
                 for source in self.task.form.sources(data, part):
                     yield from (("", text) for text, _ in source.read())

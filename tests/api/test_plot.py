@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from sixfold.api.describe import metric_in
 from sixfold.api.plot import draw, names, plot, read_curves
 from sixfold.cli import main
 from sixfold.runs.run import Run
@@ -30,6 +31,14 @@ def lines(axes):
     return {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines}
 
 
+def test_the_loss_of_a_further_term_is_no_metric(make_run):
+    """Of a task with several terms; its line has the metric last."""
+    several = [{"kind": "valid", "step": step, "loss": 1.0, "size_loss": 1.0, "bleu": 2.0} for step in (2, 4)]
+    run = make_run("mine", several)
+    assert read_curves("mine", run).metric == "bleu"
+    assert metric_in({"kind": "valid", "step": 1, "loss": 1.0, "size_loss": 1.0}) is None
+
+
 def test_the_lines_are_what_the_log_says(make_run):
     figure = draw([read_curves("mine", make_run("mine", [*TRAIN, *VALID]))])
     loss, bleu = figure.axes
@@ -38,7 +47,7 @@ def test_the_lines_are_what_the_log_says(make_run):
         "validation: mine": ([2, 4], [2.5, 1.25]),
     }
     assert lines(bleu) == {"validation: mine": ([2, 4], [20.0, 40.0])}
-    assert [loss.get_ylabel(), bleu.get_ylabel()] == ["loss per token", "bleu"]
+    assert [loss.get_ylabel(), bleu.get_ylabel()] == ["loss", "bleu"]
 
 
 def test_several_runs_share_a_picture_and_each_metric_has_a_panel(make_run):

@@ -21,7 +21,7 @@ def place(sixfold, tmp_path):
     [
         ("train text", "if it is text to train on, give --data.train text"),
         ("train a.tsv", "if it is text to train on, give --data.train a.tsv"),
-        ("train run", "run is a directory, not a recipe; if it is a run, --resume run goes on with it"),
+        ("train run", "run is a directory, not a recipe; if it is a run, --resume run continues it"),
         ("train --data.train text", "one text, but this task needs pairs"),
         ("train --data.train text", "`sixfold train lm`"),
         ("train lm my.txt", "takes [recipe], but 'my.txt' was given, too; give training text as --data.train my.txt"),

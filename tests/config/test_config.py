@@ -3,6 +3,7 @@
 import pytest
 
 from sixfold.config.files import read_config
+from sixfold.config.schema import keys
 
 
 def refused(**settings):
@@ -42,6 +43,12 @@ def test_a_seed_has_a_largest_value(section):
         ({"data__train": "[a, {path: 5}]"}, "data.train.1.path: input should be a valid string, got 5"),
         ({"data__train": "5"}, "data.train: input should be a valid string, or a valid list, got 5"),
         ({"data__vocabulary": "{source: 5}"}, "data.vocabulary.target is missing"),
+        ({"data__vocabulary": "1e11"}, "data.vocabulary: input should be a valid integer, got 100000000000.0"),
+        ({"data__vocabulary": "-5"}, "data.vocabulary: input should be greater than or equal to 1, got -5"),
+        (
+            {"data__vocabulary": "100000000000"},
+            "data.vocabulary: input should be less than or equal to 10000000, got 100000000000",
+        ),
         (
             {"decoding__length_penalty": "long"},
             "decoding.length_penalty: input should be a valid number, or 'average' or 'none', got 'long'",
@@ -56,6 +63,12 @@ def test_a_seed_has_a_largest_value(section):
 )
 def test_a_mistake_is_named_where_it_is(settings, words):
     assert refused(**settings) == words
+
+
+@pytest.mark.parametrize("key", [name for name, _ in keys()])
+def test_a_wrong_type_is_reported_under_the_key_alone(key):
+    """Not under the names that pydantic has for the types of a value, such as constrained-int."""
+    assert refused(**{key.replace(".", "__", 1): "[[3.5]]"}).startswith((f"{key}: ", f"{key}.0: "))
 
 
 def test_a_tilde_is_the_home_directory(monkeypatch):

@@ -191,5 +191,5 @@ def test_prepared_text_that_is_described_wrongly_is_refused(tmp_path, wrong):
     with RowWriter(tmp_path, "train.target", 9) as writer:
         pass
     described = {**writer.described(), **wrong}
-    with pytest.raises(ValueError, match="prepare the data anew"):
+    with pytest.raises(ValueError, match="prepare the data again"):
         open_examples(tmp_path, "train", {"target": described, "groups": wrong.get("groups", [[0, 1.0]])})

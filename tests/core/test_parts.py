@@ -1,7 +1,5 @@
 """What parts declare of themselves reaches those whom it concerns; a plain nn.Module declares nothing, and works."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import nn
@@ -12,23 +10,13 @@ from sixfold.core.parts import declared
 from sixfold.decoding.alignment import watched_layer
 from sixfold.spec import registry
 from sixfold.transformer import Attention, merge_heads, split_heads
+from tests.support.own_parts import fills
 from tests.support.small import assert_close, random_ids, seeded, small_model
 
 
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch):
     monkeypatch.setattr(registry, "_registered", dict(registry.all_modifications()))
-
-
-def fills(name="mine", **slots):
-    """Register a modification that fills slots."""
-
-    def change(spec):
-        return replace(spec, **slots)
-
-    change.__name__, change.__annotations__ = name, {}
-    registry.modification()(change)
-    return name
 
 
 class Plain(nn.Module):

@@ -160,7 +160,9 @@ def test_learned_positions_bound_what_is_read():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_eight_bits_take_less_room_and_are_nearly_the_same(kind, tmp_path):
-    made = opened(kind, d_model=64, d_ff=128, seed=4)
+    made = opened(kind, d_model=64, d_ff=128)
+    with torch.no_grad():  # or logits would be far larger than those of a trained model, and so would what 8 bits lose
+        made.model.roles["output"].weight *= 0.25
     for name in ("float32", "int8"):
         (tmp_path / name).mkdir()
     whole, engine = exported(made, tmp_path / "float32"), exported(made, tmp_path / "int8", quantization="int8")

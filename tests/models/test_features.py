@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sixfold import Batch, Spec, build, modification
+from sixfold import Batch, Cache, Spec, build, modification
 from sixfold.core.init import Normal, parameter
 from sixfold.core.pooling import MeanPool
 from sixfold.spec import registry
@@ -113,6 +113,63 @@ def test_features_are_there_under_recomputation(recompute):
     model.train()
     model(Batch(**fields, source_segments=SEGMENTS), recompute=recompute).sum.backward()
     assert model.input.segment.grad.abs().sum() > 0
+
+
+def loss_of(model, fields, **features):
+    """−Σ log p of the targets, by `encode` and `decode`; features are those of the sides."""
+    source, inputs = ({"segments": features[side]} if side in features else None for side in ("source", "inputs"))
+    if model.kind == "encoder_only":
+        x = model.encode(fields["source"], features=source)
+    elif model.kind == "decoder_only":
+        x = model.decode(fields["inputs"], features=inputs)
+    else:
+        x = model.decode(fields["inputs"], model.encode(fields["source"], features=source), features=inputs)
+    return -model.log_probs(x).gather(-1, fields["targets"][..., None]).sum()
+
+
+@pytest.mark.parametrize(
+    ("kind", "sides"),
+    [
+        ("encoder_only", ["source"]),
+        ("decoder_only", ["inputs"]),
+        ("encoder_decoder", ["source"]),
+        ("encoder_decoder", ["inputs", "source"]),
+    ],
+)
+def test_a_trained_model_is_asked_with_the_same_features(kind, sides):
+    model, fields = segmented(kind)
+    model.eval()
+    batch = Batch(**fields, **{f"{side}_segments": SEGMENTS for side in sides})
+    assert_close(loss_of(model, fields, **dict.fromkeys(sides, SEGMENTS)), model(batch).plain)
+    assert (loss_of(model, fields) - model(batch).plain).abs() > 1e-3
+
+
+def test_features_of_a_cached_step_are_those_of_its_tokens():
+    model, fields = segmented("decoder_only")
+    ids, cache = fields["inputs"], Cache(rows=2)
+    whole = model.eval().decode(ids, features={"segments": SEGMENTS})
+    steps = [
+        model.decode(ids[:, i : i + 1], cache=cache, features={"segments": SEGMENTS[:, i : i + 1]}) for i in range(4)
+    ]
+    assert_close(torch.cat(steps, 1), whole)
+
+
+def test_a_text_is_classified_with_its_features():
+    model = build(small_sizes(classes=3), ["with_segments"], "encoder_only", seed=0).double().eval()
+    ids, targets = words(), torch.tensor([0, 2])
+    log_p = model.classify(ids, features={"segments": SEGMENTS})
+    batch = Batch(source=ids, targets=targets, source_segments=SEGMENTS)
+    assert_close(-log_p[[0, 1], targets].sum(), model(batch).plain)
+    assert (log_p - model.classify(ids)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("segments", "words"), [(SEGMENTS[:, :3], r"shape \(2, 4\), got shape \(2, 3\)"), ([0, 1], "got list")]
+)
+def test_a_feature_without_a_value_for_each_id_is_refused(segments, words):
+    model, fields = segmented("encoder_only")
+    with pytest.raises(ValueError, match=rf"the feature 'segments' of the target ids .* {words}"):
+        model.encode(fields["source"], features={"segments": segments})
 
 
 def test_the_first_token_may_stand_for_a_text():

@@ -8,15 +8,16 @@ import torch
 
 import sixfold
 from sixfold import BOS, Batch
-from sixfold.core.parts import declared
 from sixfold.spec import registry
+from sixfold.verify.contract import training
+from sixfold.verify.contract.subject import Subject
 from tests.support.architectures import encoder_decoders
 from tests.support.covering import covering
 from tests.support.small import (
     MODIFICATIONS,
     VOCAB,
     combinations,
-    moved_model,
+    not_exported,
     packed,
     random_ids,
     refusal,
@@ -26,10 +27,6 @@ from tests.support.small import (
 )
 
 ALONE = [(wish,) for wish in MODIFICATIONS]
-NOT_EXPORTED = dict.fromkeys(
-    ("mixture_of_experts", "switch"),
-    "the number of tokens of an expert depends on the text, but an exported program has fixed shapes",
-)
 every = pytest.mark.parametrize("wish", MODIFICATIONS, ids=str)
 every_and_several = covering([*encoder_decoders(ALONE), *encoder_decoders(combinations(), one_in=3)])
 
@@ -102,45 +99,12 @@ def test_the_first_loss_is_near_that_of_guessing(modifications):
 
 @every_and_several
 def test_every_parameter_learns(modifications):
-    """Experts that got no token, and memory slots that nobody chose, excepted: then at least one like them did."""
-    model = moved_model(modifications=modifications)
-    losses = model.train()(batch(rows=8, length=12))
-    (losses.sum + losses.auxiliary).backward()
-    for name, p in model.named_parameters():
-        assert p.grad is not None, name
-        assert (p.grad != 0).any(), name
+    training.every_parameter_learns(Subject("encoder_decoder", modifications))
 
 
 @every_and_several
 def test_it_learns_to_copy(modifications):
-    """32 fixed sequences: the loss gets below a third of the same model's with its memory zeroed."""
-    model = small_model(modifications=modifications, dtype=torch.float32, d_model=32, d_ff=64, heads=4)
-    torch.manual_seed(0)
-    source = random_ids(32, 6, seeded(5))
-    data = Batch(source=source, inputs=torch.cat([torch.full((32, 1), BOS), source[:, :-1]], 1), targets=source)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, betas=(0.9, 0.98))
-    for step in range(300):
-        model.train()
-        losses = model(data)
-        (losses.sum / losses.tokens + losses.auxiliary).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        model.after_step(step, 300)
-        if step % 10 == 9 and copied(model, data):
-            return
-    pytest.fail("it did not learn to read its memory")
-
-
-@torch.no_grad()
-def copied(model, data):
-    model.eval()
-    memory = model.encode(data.source)
-    blind = memory._replace(states=tuple(torch.zeros_like(s) for s in memory.states))
-    with_memory, without = (
-        model.head.loss(model.decode(data.inputs, m), model.roles["output"], data.targets)[0] for m in (memory, blind)
-    )
-    return with_memory < without / 3
+    training.copying(Subject("encoder_decoder", modifications))
 
 
 class Pass(torch.nn.Module):
@@ -154,19 +118,8 @@ class Pass(torch.nn.Module):
         return self.model.log_probs(self.model.decode(target, self.model.encode(source)))
 
 
-def reasons(model):
-    """Why it can't be exported."""
-    return [why for part in model.modules() if (why := declared(part).not_exported)]
-
-
 def expressible(wishes):
-    return not any(wish.partition(":")[0] in NOT_EXPORTED for wish in wishes)
-
-
-@every
-def test_just_these_can_not_be_exported_and_say_why(wish):
-    why = NOT_EXPORTED.get(wish.partition(":")[0])
-    assert set(reasons(small_model(modifications=(wish,)))) == ({why} if why else set())
+    return not not_exported(*wishes)
 
 
 # Exporting takes seconds, so several modifications go together, each of them once.
@@ -192,6 +145,10 @@ def test_exported_it_computes_the_same_at_other_sizes(modifications):
     ("wishes", "words"),
     [
         (("rotary", "lightweight_convolution"), ("rotary", "rotate")),
+        (("lstm", "rotary"), ("lstm", "rotary", "position")),
+        (("lstm", "rms_norm"), ("lstm", "rms_norm", "norm", "stack")),
+        (("bahdanau", "cross_heads"), ("bahdanau", "cross_heads", "decoder_stack")),
+        (("bahdanau", "transparent_attention"), ("bahdanau", "transparent_attention", "bridge")),
         (("rms_norm", "rezero"), ("rms_norm", "rezero", "norm")),
         (("gelu", "swiglu"), ("gelu", "activation", "swiglu")),
         (("switch", "geglu"), ("switch", "geglu", "feed_forward")),

@@ -104,6 +104,20 @@ def test_no_verb_waits_for_what_is_in_the_place_of_a_file_of_a_run(run, sixfold,
 
 
 @EVERY_KIND
+def test_what_is_in_the_place_of_run_json_is_named_by_every_verb(run, sixfold, kind):
+    """It says how config.yaml is to be read. Without it, the run can be used."""
+    put(kind, run.about)
+    (run.directory.parent / "in.txt").write_text("abc\n")
+    verbs = (("info", run.directory), ("translate", run.directory, "in.txt"), ("score", run.directory))
+    for arguments in verbs:
+        code, out, err = sixfold(*arguments)
+        assert (code, out) == (2, "")
+        assert err.startswith(f"sixfold: {run.about} is not an ordinary file or a link to one; remove it")
+    remove_directory(run.about)
+    assert [sixfold(*arguments)[0] for arguments in verbs[:2]] == [0, 0]
+
+
+@EVERY_KIND
 def test_nothing_is_appended_to_what_is_no_log(run, kind):
     put(kind, run.log)
     with pytest.raises(OSError, match=r"log\.jsonl"):

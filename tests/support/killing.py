@@ -1,6 +1,6 @@
 """Kill a run at every kind of moment, resume it, and compare with one that was left alone.
 
-python -m tests.support.killing FOLDER MODIFICATION…
+python -m tests.support.killing FOLDER TASK MODIFICATION…      TASK is translation or classification
 
 Each trial is a child forked before torch has threads: it trains with two until SIGKILL ends it, before it does
 something to a file of the run, in the middle of writing one, or at a random moment. Another child goes on with what is
@@ -29,7 +29,7 @@ from sixfold.runs.run import LOCK, Run
 from sixfold.training.observers.display import Quiet
 from sixfold.training.runner import resume, train
 from sixfold.training.trainer import Trainer
-from tests.support import tiny
+from tests.support import labelled, tiny
 
 MAKING, CHANGING = ("os.mkdir",), ("os.rename", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree")
 SAVED = "saved"  # an event of our own: what writes tensors tells nobody
@@ -53,10 +53,14 @@ class Moment(NamedTuple):
 
     @property
     def inside_a_write(self):
-        """Whether a file has just been written, or a line of the log is about to be: tear it, and it was inside."""
+        """Whether a file has just been written, or a line of the log is about to be: tear it, and it was inside.
+
+        All but the log is written aside; a file that is opened in its own place is only read.
+        """
         if self.place == "log.jsonl":
             return self.what == "write"
-        return self.what == SAVED or (self.what == "sync" and not self.place.endswith(".safetensors"))
+        written = self.what == "sync" and "sixfold-aside" in self.place
+        return self.what == SAVED or (written and not self.place.endswith(".safetensors"))
 
 
 def deed(event, arguments):
@@ -155,15 +159,18 @@ def contents(run):
 class Trials:
     """Runs that are killed, beside one that is left alone."""
 
-    def __init__(self, folder, modifications):
-        self.folder, self.modifications = folder, modifications
+    def __init__(self, folder, task, modifications):
+        self.folder, self.task, self.modifications = folder, task, modifications
         self.left_alone, self.killed = Run(folder / "left_alone"), Run(folder / "killed")
         self.config = self.config_in(folder, seed=0)
         self.began_at = folder / "began_at"  # a child says here from where it trains
         self.ended_well = set()
 
     def config_in(self, folder, seed):
-        return tiny.config(tiny.corpus(folder, seed=seed), model__modifications=self.modifications, **SETTINGS)
+        settings = {**SETTINGS, "model__modifications": self.modifications}
+        if self.task == "classification":
+            return labelled.config(labelled.tables(folder, number=60 - seed), **settings)
+        return tiny.config(tiny.corpus(folder, seed=seed), **settings)
 
     def warm_up(self):
         """What is done for the first time takes long, so do all of it once, with other data, before there are children.
@@ -249,14 +256,18 @@ def some_of_each(moments, kind, chance):
     return [chance.choice(alike) for alike in found.values()]
 
 
-def main(folder, modifications):
-    trials, chance = Trials(folder, modifications), random.Random(repr(modifications))
+def main(folder, task, modifications):
+    trials, chance = Trials(folder, task, modifications), random.Random(repr(modifications))
+    usual = task == "translation" and not modifications
     trials.warm_up()
     moments, took = trials.leave_alone()
 
     def kind(moment):
-        """Files are written alike whatever the model is: with one model it is each of them, with others any."""
-        return moment.what if modifications else (moment.what, moment.place)
+        """Files are written alike whatever the model is: with one model it is each of them, with others any.
+
+        A file of labels is one of its own.
+        """
+        return (moment.what, moment.place if usual or "label" in moment.place else "")
 
     chosen = some_of_each([m for m in moments if m.what != "sync"], kind, chance)
     torn = some_of_each([m for m in moments if m.inside_a_write], kind, chance)
@@ -264,7 +275,7 @@ def main(folder, modifications):
         trials.kill_at(moment)
     for moment in torn:
         trials.kill_at(moment, torn=True)
-    random_moments = OF_OTHER_MODELS if modifications else RANDOM_MOMENTS
+    random_moments = RANDOM_MOMENTS if usual else OF_OTHER_MODELS
     for number in range(random_moments):  # one in each twelfth of the run, or in each quarter
         trials.kill_after(took * (number + chance.random()) / random_moments)
     assert len(trials.ended_well) > 2, "they were all killed before there was a checkpoint"
@@ -275,4 +286,4 @@ def main(folder, modifications):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])

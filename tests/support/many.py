@@ -14,7 +14,7 @@ from sixfold.training import checkpoint, runner
 from sixfold.training.observers.display import Quiet
 from sixfold.training.processes import Processes, together
 from sixfold.training.trainer import Trainer
-from tests.support import labelled, tiny, two_terms
+from tests.support import documented_tasks, labelled, plain_text, tiny, two_terms
 
 # For each, FSDP2 is compared with DDP: name → (modifications, layers, steps); twenty steps for those of the promise, a
 # few for two with ways of their own.
@@ -35,8 +35,8 @@ MOVES = {
 }
 
 
-# Tasks on texts with labels, which are compared with one process: three micro-batches in each of two.
-TASKS = ("classification", two_terms.two_terms.name)
+# Tasks that are compared with one process: three micro-batches in each of two. The last has a `before`.
+TASKS = ("classification", two_terms.two_terms.name, documented_tasks.own_words.name)
 
 
 class Many:
@@ -113,8 +113,10 @@ def moved(many):
 
 def tasks(many):
     """One batch, and six micro-batches of it."""
+    labelled.tables(many.folder)
     for task in TASKS:
-        own = labelled.settings(labelled.tables(many.folder), task=task, training__steps=10)
+        make = plain_text.settings if task == documented_tasks.own_words.name else labelled.settings
+        own = make(many.folder, task=task, training__steps=10)
         many.train(f"{task}-one", 1, **own)
         for parallel in ("ddp", "fsdp"):
             many.train(f"{task}-{parallel}", training__parallel=parallel, training__accumulate=3, **own)

@@ -5,10 +5,31 @@ from sixfold.config.files import read_config
 TEXT = "the cat sat on the mat and the dog sat on the log\nhow now brown cow, said the dog to the cat\n"
 
 
-def recipe(folder, name, **settings):
-    """A tiny run of one of the recipes for plain text."""
+def texts(folder):
+    """train.txt and valid.txt; → the folder"""
     (folder / "train.txt").write_text(TEXT * 20)
     (folder / "valid.txt").write_text(TEXT)
+    return folder
+
+
+def settings(folder, **others):
+    """For `tiny.config`: what a run on plain text has of its own."""
+    texts(folder)
+    return {
+        "data__train": str(folder / "train.txt"),
+        "data__valid": str(folder / "valid.txt"),
+        "data__source": "null",
+        "data__target": "null",
+        "data__tokenizer": "characters",
+        "data__context": 16,
+        "training__metric": "loss",
+        **others,
+    }
+
+
+def recipe(folder, name, **settings):
+    """A tiny run of one of the recipes for plain text."""
+    texts(folder)
     plain = {
         "data.train": str(folder / "train.txt"),
         "data.valid": str(folder / "valid.txt"),

@@ -2,17 +2,19 @@
 
 import itertools
 import random
+from dataclasses import asdict
 from functools import cache
 
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 import sixfold
+from sixfold.core.parts import declared
 from sixfold.models.build import MODELS
 from sixfold.spec.assemble import assemble
 from sixfold.spec.registry import all_modifications
+from sixfold.verify.contract.subject import SMALL, VOCAB, moved, pad, random_ids, random_rows, seeded
 
-VOCAB = 50
+__all__ = ["VOCAB", "pad", "random_ids", "random_rows", "seeded"]  # what the contract shares with all tests
 
 # Distances and buckets so few that six tokens get beyond them, each beside the default.
 POSITIONS = {
@@ -41,8 +43,7 @@ RELATIVE = ("shaw", "shaw per head", "t5", "t5 per layer", "rotary")
 
 
 def small_sizes(**changes):
-    sizes = {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0}
-    return sixfold.Sizes(**{**sizes, "vocab": VOCAB, **changes})
+    return sixfold.Sizes(**{**asdict(SMALL), "d_head": 0, **changes})
 
 
 def small_model(kind="encoder_decoder", modifications=(), seed=0, dtype=torch.float64, **sizes):
@@ -51,30 +52,7 @@ def small_model(kind="encoder_decoder", modifications=(), seed=0, dtype=torch.fl
 
 def moved_model(*arguments, **keywords):
     """The same, moved off the starting point, where a gain of zero may hide what lies behind it."""
-    model = small_model(*arguments, **keywords)
-    with torch.no_grad():
-        for p in model.parameters():
-            p += 0.05 * torch.randn(p.shape, dtype=p.dtype, generator=seeded(4))
-    return model
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
-def random_ids(rows, length, generator):
-    """Words: neither PAD nor BOS nor EOS. (rows, length)"""
-    return torch.randint(3, VOCAB, (rows, length), generator=generator)
-
-
-def random_rows(lengths, generator):
-    """One row of words, (length,), for each length."""
-    return [random_ids(1, length, generator)[0] for length in lengths]
-
-
-def pad(rows, side="right"):
-    """Rows of different length → (B, L), filled up with PAD."""
-    return pad_sequence(rows, batch_first=True, padding_value=sixfold.PAD, padding_side=side)
+    return moved(small_model(*arguments, **keywords))
 
 
 def assert_close(left, right, within=1e-9):
@@ -94,6 +72,18 @@ def refusal(kind, *wishes):
 def applies(kind, *wishes):
     """Whether it can. Each modification alone must be possible in an encoder-decoder."""
     return (kind == "encoder_decoder" and len(wishes) == 1) or refusal(kind, *wishes) is None
+
+
+@cache
+def not_exported(*wishes):
+    """Why torch.export can't trace an encoder-decoder with these modifications, as its parts declare; empty if it can.
+
+    What can't even be built has no parts: then some other test fails.
+    """
+    if not applies("encoder_decoder", *wishes):
+        return set()
+    model = sixfold.build(small_sizes(), wishes, device="meta")
+    return {why for part in model.modules() if (why := declared(part).not_exported)}
 
 
 @cache

@@ -1,9 +1,7 @@
 """The programs of docs/tasks.md do what the page says."""
 
 import json
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +12,8 @@ from sixfold.core.ids import EOS, PAD, UNK
 from sixfold.tasks import task as tasks
 from sixfold.text.arrays import Examples, Ragged, RowRange
 from sixfold.text.rows import Rows, random_keys
+from tests.support.documented_tasks import PAGE, program
 
-PAGE = Path(__file__).parents[2] / "docs" / "tasks.md"
 SMALL = {
     "data.vocabulary": 300,
     "data.tokenizer": "words",
@@ -27,13 +25,6 @@ SMALL = {
     "training.validate_every": 2,
     "training.log_every": 1,
 }
-
-
-def program(with_words: str) -> str:
-    """The one program of the page that has these words."""
-    found = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    (text,) = [each for each in found if with_words in each]
-    return text
 
 
 @pytest.fixture(autouse=True)
@@ -77,11 +68,24 @@ def test_the_main_term_is_that_of_translation_and_the_other_the_mean_square_of_t
     sizes = sixfold.Sizes(vocab=20, d_model=8, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1)
     model = sixfold.build(sizes, seed=1).eval()
     batch = noisy.with_options({"share": "0"}).batch(some_rows(1))  # one row without padding
-    terms = model(batch, noisy.losses)
-    assert torch.equal(terms["words"].sum, model(batch, plain.losses)["words"].sum)
+    terms = model(batch, noisy.terms)
+    assert torch.equal(terms["words"].sum, model(batch, plain.terms)["words"].sum)
     states = model.read(batch).x
     assert terms["size"].shown.item() == pytest.approx((states**2).sum().item() / 8)
     assert terms["size"].sum.item() == pytest.approx(0.01 * terms["size"].shown.item())
+    heavier = model(batch, noisy.with_options({"weight": "0.5"}).terms)["size"]
+    assert heavier.sum.item() == pytest.approx(0.5 * terms["size"].shown.item())
+
+
+def test_its_experts_are_balanced(noisy):
+    """The term is that of translation; without experts there is none."""
+    sizes = sixfold.Sizes(vocab=20, d_model=8, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1, dropout=0)
+    batch = noisy.with_options({"share": "0"}).batch(some_rows(3))
+    for modifications, expected in (([], False), (["switch:experts=2,every=1,jitter=0"], True)):
+        model = sixfold.build(sizes, modifications, seed=1)
+        mine, plain = (model(batch, task.terms) for task in (noisy, tasks.find_task("translation")))
+        assert ("auxiliary" in mine) == ("auxiliary" in plain) == expected
+        assert not expected or torch.equal(mine["auxiliary"].sum, plain["auxiliary"].sum)
 
 
 def test_it_trains_by_the_command_of_the_page(noisy, sixfold_command, tmp_path):
@@ -95,7 +99,11 @@ def test_it_trains_by_the_command_of_the_page(noisy, sixfold_command, tmp_path):
     assert code == 0, err
     log = [json.loads(line) for line in (tmp_path / "noisy" / "log.jsonl").read_text().splitlines()]
     assert all(line["size_loss"] > 0 for line in log if line["kind"] in ("train", "valid"))
-    assert sixfold.read_config(tmp_path / "noisy" / "config.yaml").task == {"name": "noisy_translation", "share": 0.2}
+    assert sixfold.read_config(tmp_path / "noisy" / "config.yaml").task == {
+        "name": "noisy_translation",
+        "share": 0.2,
+        "weight": 0.01,
+    }
 
 
 @pytest.fixture(name="sixfold_command")

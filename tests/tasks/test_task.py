@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -40,7 +40,7 @@ def written(folder, text):
 
 
 def test_each_file_of_the_package_is_a_task():
-    found = {name for name in all_tasks() if name != "two_terms"}  # which another test may have registered
+    found = all_tasks().keys() - {"two_terms", "own_words"}  # which other tests may have registered
     assert found == OURS
     assert all(task.name == name and task.kinds and task.about for name, task in all_tasks().items())
 
@@ -121,6 +121,35 @@ def test_a_mistake_gets_one_sentence(task, words):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("translation", "task 'translation' is one of sixfold's own; give yours another name"),
+        ("my task", "the name of a task has letters, digits and _, got 'my task'"),
+        ("mine:share", "the name of a task has letters, digits and _"),
+    ],
+)
+def test_a_name_that_is_taken_or_can_not_be_typed_is_refused(name, words):
+    with pytest.raises(ValueError) as error:
+        register(replace(find_task("classification"), name=name))
+    assert words in str(error.value)
+    assert name not in all_tasks() or find_task(name).name == name != "classification"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"metrics": ("acuracy",)}, "task 'mine': there is no metric 'acuracy'; did you mean 'accuracy'?"),
+        ({"answers": None}, "task 'mine' has metrics, so it needs `user` and `answers`"),
+        ({"user": None}, "task 'mine' has metrics, so it needs `user` and `answers`"),
+    ],
+)
+def test_metrics_that_could_not_be_computed_are_refused_before_training(change, words):
+    with pytest.raises(ValueError) as error:
+        register(replace(find_task("classification"), name="mine", **change))
+    assert words in str(error.value)
+
+
 def test_options_have_the_types_of_their_dataclass():
     @dataclass(frozen=True)
     class Mine:
@@ -194,6 +223,7 @@ def test_a_users_task_is_imported(sixfold, tmp_path):
     code, _, err = sixfold(*command, "--import", tmp_path / "mine.py")
     assert code == 0, err
     assert Run(tmp_path / "run").read_config().task == {"name": "sorting"}
+    assert f"sixfold classify {tmp_path / 'run'} --import {tmp_path / 'mine.py'}" in err  # what to type next
     code, out, _ = sixfold("list", "--tasks", "--json", "--import", tmp_path / "mine.py")
     assert (code, {task["name"]: task["about"] for task in json.loads(out)}["sorting"]) == (0, "Mine.")
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,11 @@ import sixfold as package
 from sixfold.cli.lines import read_lines
 from sixfold.config.schema import Data
 from sixfold.scoring.report import read_texts, stream_pairs
+from sixfold.text.file_kinds import remarks
 from sixfold.text.sources import pair_sources, text_sources
 from tests.support import runs, tiny
 from tests.support.by_kind import prepare
+from tests.support.standard_input import Stdin
 
 WINDOWS = b"one\r\ntwo \r x\r\n\r\nlast\r"  # the last line has no end, so that its \r is text
 LINES = ["one", "two \r x", "", "last\r"]
@@ -74,6 +77,47 @@ def test_a_header_that_is_read_as_text_gets_a_warning_that_shows_it(tmp_path, he
 def test_a_first_line_of_text_gets_no_warning(tmp_path, first):
     pairs = f"{first}\ty\nab\tb a\n" if "\t" not in first else f"{first}\nab\tb a\n"
     assert prepared(tmp_path, pairs.encode()).remarks == ()
+
+
+def test_carriage_returns_that_end_no_line_get_a_warning(tmp_path):
+    """A table of an old Macintosh is one line, whose cells are a, "b\\rc" and d."""
+    report = prepared(tmp_path, b"ab\tb a\rba\ta b\r")
+    assert report.parts["train"].lines == 1
+    (warning,) = report.remarks
+    assert f"{tmp_path}/train.tsv, line 1: carriage returns (\\r, 1 here) are read as text" in warning
+    assert "tr '\\r' '\\n' < FILE > NEW" in warning
+
+
+def test_json_that_is_learned_as_text_gets_a_warning(tmp_path):
+    (tmp_path / "x.txt").write_text('{"text": "a b"}\n' * 3)
+    data = Data(train=str(tmp_path / "x.txt"))
+    (warning,) = remarks(data, [tmp_path / "x.txt"], pairs=False)
+    assert warning.endswith("and the names of its fields; a name that ends in .jsonl has them read")
+    (tmp_path / "x.jsonl").write_text('{"text": "a b"}\n' * 3)
+    assert remarks(data, [tmp_path / "x.jsonl"], pairs=False) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"source": "a b"}\n', "line 1: a JSON object is read as text"),
+        ("{}\n", "line 1: a JSON object is read as text"),
+        ("a b\rc d\r", "line 1: carriage returns (\\r, 1 here)"),
+        ("{a} b\n", None),
+        ("[1, 2]\n", None),
+        ("a b\r\n", None),
+        ('a\n{"source": "a b"}\n', None),
+    ],
+)
+def test_a_first_line_that_may_be_several_texts_gets_a_warning(sixfold, tmp_path, monkeypatch, line, words):
+    run = runs.translating(tmp_path / "run")
+    Path("in.txt").write_bytes(line.encode())
+    for name, file in (("in.txt", ["in.txt"]), ("standard input", [])):
+        monkeypatch.setattr(sys, "stdin", Stdin(line.encode()))
+        code, out, err = sixfold("translate", run, *file, "--device", "cpu")
+        warned = [each for each in err.splitlines() if each.startswith("warning: ")]
+        assert (code, len(out.splitlines())) == (0, line.count("\n") or 1), err
+        assert [name in each and str(words) in each for each in warned] == [True] * (words is not None), err
 
 
 @pytest.mark.parametrize("find", [pair_sources, text_sources])

@@ -126,6 +126,7 @@ def test_labels_of_records_are_texts_numbers_or_truths(tmp_path):
         ("x.csv", 'text,label\n"a,b\n"c",d\n', {}, ["x.csv, line 2", "line 3 goes on", 'written twice ("")']),
         ("x.csv", 'text;label\n"a"b;c\n', {}, ["line 2", "';'"]),
         ("x.csv", "text,label\na\rb,c\n", {}, ["line 2", "carriage return", "quotation marks"]),
+        ("x.csv", "text,label\ra,b\rc,d\r", {}, ["line 1", "carriage return", "tr '\\r' '\\n'"]),
         ("x.csv", "text\na\n", {}, ["line 1", "one column", "commas"]),
         ("x.tsv", "id\ttext\tlabel\n", {"target": "lable"}, ["line 1", "'lable'", "did you mean 'label'?", "id, text"]),
         ("x.tsv", "a\ta\tb\n", {"source": "a", "target": "b"}, ["2 columns are named 'a'"]),

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,13 @@ import pytest
 import sixfold as package
 from sixfold.runs.run import Run
 from sixfold.scoring.labels import label_report
+from sixfold.text.corpus import open_prepared
+from sixfold.text.labels import read_labels
+from sixfold.text.tokenizer import Tokenizers
 from sixfold.training.observers.display import Quiet
-from sixfold.training.runner import train
-from tests.support import labelled, two_terms
+from sixfold.training.runner import resume, train
+from sixfold.verify.subject import VerifiedRun
+from tests.support import labelled, tiny, two_terms
 from tests.support.interrupting import assert_it_ends_as_left_alone
 from tests.support.verified import ALONE, results
 
@@ -92,6 +97,62 @@ def test_verify_finds_nothing_wrong(original):
     excused = {key for key, each in found.items() if each.result == "does not apply"}
     assert excused == {"cache", "export"}
     assert {key for key, each in found.items() if each.result == "pass"} == set(ALONE) - excused
+
+
+def test_verify_samples_texts_and_not_labels(original, tmp_path):
+    subject = VerifiedRun(original.directory, tmp_path, "cpu")
+    texts = {text for text, _ in valid_rows(original)}
+    assert {subject.tokenizers.target.decode(sample.target) for sample in subject.samples} == texts
+
+
+def test_a_classifier_without_its_run_is_asked_for_labels(original, tmp_path):
+    for name in ("model.json", "model.safetensors", "tokenizer.json", "labels.json"):
+        shutil.copy(original.directory / name, tmp_path)
+    text = valid_rows(original)[0][0]
+    assert package.load(tmp_path).classify([text]) == package.load(original.directory).classify([text])
+    assert VerifiedRun(tmp_path, tmp_path / "scratch", "cpu").task.name == "classification"
+
+
+def relabel(run, **others):
+    """Give the texts of some labels of the training table other ones, or none: then they are left out."""
+    table = run.directory.parent / TRAIN
+    rows = [line.split("\t") for line in table.read_text().splitlines()]
+    rows = [(text, others.get(label, label)) for text, label in rows]
+    table.write_text("".join(f"{text}\t{label}\n" for text, label in rows if label))
+
+
+@pytest.fixture
+def copied(original, tmp_path):
+    return Run(tiny.copied(original.directory.parent, tmp_path) / "run")
+
+
+def test_classes_keep_their_labels_when_the_data_change(copied):
+    """Without "end", "middle" would be class 1: it must go on being class 2."""
+    relabel(copied, end=None)
+    (copied.directory.parent / VALID).write_text((copied.directory.parent / TRAIN).read_text())
+    resume(copied.directory, {"training.steps": 31}, allow_changed_data=True, display=Quiet())
+    prepared = open_prepared(copied.data, Tokenizers.load(copied.directory))
+    assert prepared.labels == labelled.LABELS == tuple(read_labels(copied.directory))
+    assert {*prepared.train.columns["label"].tolist()} == {0, 2}
+
+
+def test_a_label_that_the_model_does_not_know_is_no_way_to_go_on(copied):
+    relabel(copied, end="endd")
+    with pytest.raises(ValueError, match=r"the label 'endd' is not in training; did you mean 'end'\?"):
+        resume(copied.directory, {"training.steps": 31}, allow_changed_data=True, display=Quiet())
+    assert open_prepared(copied.data, Tokenizers.load(copied.directory)).labels == labelled.LABELS
+
+
+def test_labels_that_were_lost_are_written_again(copied):
+    before = (copied.directory / "labels.json").read_bytes()
+    (copied.directory / "labels.json").unlink()
+    resume(copied.directory, {"training.steps": 31}, display=Quiet())
+    assert (copied.directory / "labels.json").read_bytes() == before
+
+
+def test_a_run_of_another_task_leaves_no_labels_behind(copied, tmp_path):
+    train(tiny.short(tiny.corpus(tmp_path)), copied.directory, overwrite=True, display=Quiet())
+    assert not (copied.directory / "labels.json").exists()
 
 
 GOOD = "text\tlabel\nab\tbegin\nde\tmiddle\nba\tbegin\ned\tmiddle\n"

@@ -50,12 +50,17 @@ def run(left_alone, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "modifications",
-    [[], ["switch:experts=4,every=1"], ["shaw"], ["product_keys:keys=8,nearest=4,heads=2,d_key=8"]],
-    ids=lambda m: m[0].partition(":")[0] if m else "vanilla",
+    "killed",
+    [
+        ["translation"],
+        ["translation", "switch:experts=4,every=1"],
+        ["translation", "product_keys:keys=8,nearest=4,heads=2,d_key=8"],
+        ["classification", "shaw"],
+    ],
+    ids=lambda killed: "-".join(killed).partition(":")[0],
 )
-def test_a_run_killed_at_any_moment_ends_as_one_left_alone(tmp_path, modifications):
-    command = [sys.executable, "-m", "tests.support.killing", str(tmp_path), *modifications]
+def test_a_run_killed_at_any_moment_ends_as_one_left_alone(tmp_path, killed):
+    command = [sys.executable, "-m", "tests.support.killing", str(tmp_path), *killed]
     done = subprocess.run(command, env=CALM, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 

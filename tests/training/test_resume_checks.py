@@ -8,6 +8,8 @@ import pytest
 import torch
 from ruamel.yaml import YAML
 
+from sixfold.config.files import write_config
+from sixfold.disk.hashes import sealed
 from sixfold.runs.run import Run
 from sixfold.training import resume_checks, runner
 from sixfold.training.observers.display import Quiet
@@ -15,6 +17,7 @@ from sixfold.training.runner import resume, train
 from sixfold.training.trainer import Trainer
 from tests.support import tiny
 from tests.support.breaking_off import Listener, breaking_off_at, broken_off, contents
+from tests.support.plain_text import recipe
 
 
 def edit(run, section, **values):
@@ -42,6 +45,31 @@ def test_a_configuration_changed_by_hand_is_noticed(run, section, values, words)
     with pytest.raises(ValueError, match=rf"config\.yaml was changed: {words}"):
         resume(run.directory, {"training.steps": "6"}, display=Quiet())
     assert contents(run) == before
+
+
+def without_a_task(run, also=()):
+    """The run as version 0.1 left it, or one that did not know some options of a task yet."""
+    for path in run.training.glob("*/state.json"):
+        state = json.loads(path.read_text())
+        task = state["config"].pop("task")
+        if also:
+            state["config"]["task"] = {key: value for key, value in task.items() if key not in also}
+        path.write_text(json.dumps(sealed(state)))
+
+
+@pytest.mark.parametrize("unknown", [(), ("random",)], ids=["no task", "an option less"])
+@pytest.mark.parametrize("task", [{"name": "masked_words", "random": 0.2}, "classification", "masked_words", None])
+def test_another_task_option_is_noticed_though_the_checkpoint_has_none(tmp_path, unknown, task):
+    run = Run(tmp_path / "run")
+    with breaking_off_at(Trainer, "train"):
+        train(recipe(tmp_path, "mlm", training__steps="1"), run.directory, display=Quiet())
+    without_a_task(run, unknown)
+    write_config(run.read_config().model_copy(update={"task": task}), run.config)
+    if task in (None, "masked_words"):  # as it was
+        assert resume(run.directory, display=Quiet()).finished
+        return
+    with pytest.raises(ValueError, match=r"config\.yaml was changed: task was \{.*\"random\": 0\.1\} and is \{"):
+        resume(run.directory, display=Quiet())
 
 
 def test_what_may_change_may_change_in_the_file_too(run):

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch.distributed.fsdp import fully_shard
 
 from sixfold.config.files import read_config
+from sixfold.core.place import Sizes
 from sixfold.core.sharded_tensors import is_cut, whole_tensors
 from sixfold.models.build import build
 from sixfold.runs import model_files
@@ -92,7 +93,66 @@ def test_what_has_no_tensors_of_its_own_is_named_though_all_is_taken(made, tmp_p
     _, fresh, left = taken_and_fresh(new, made / "plain")
     assert not fresh
     assert not left
-    assert words[-1] == "  differs: its heads is 2, here 4; its modifications are none, here rotary, gelu"
+    assert words[-2:] == [
+        "  differs: its heads is 2, here 4; its modifications are none, here rotary, gelu",
+        "  warning: encoder.0.attention has 2 heads there, and 4 here: its matrices are taken, but to each head belong "
+        "other columns of them than those it was trained with",
+    ]
+
+
+# Which roles share a table, and for each new table the one that it is taken from.
+SHARING = {
+    "all": [["source", "target", "output"]],
+    "untied": [["source"], ["target"], ["output"]],
+    "tied_inputs": [["source", "target"], ["output"]],
+    "tied_decoder": [["source"], ["target", "output"]],
+}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "taken"),
+    [
+        ("all", "untied", {0: 0, 1: 0, 2: 0}),
+        ("all", "tied_inputs", {0: 0, 1: 0}),
+        ("untied", "all", {}),
+        ("untied", "tied_inputs", {1: 2}),  # tables.1 writes here, and there it reads the target
+        ("untied", "tied_decoder", {0: 0}),
+        ("tied_inputs", "untied", {0: 0, 1: 0, 2: 1}),
+        ("tied_inputs", "tied_decoder", {0: 0}),
+        ("tied_decoder", "tied_inputs", {1: 1}),
+        ("tied_decoder", "untied", {0: 0, 1: 1, 2: 1}),
+    ],
+)
+def test_a_table_is_taken_from_the_one_with_its_roles(old, new, taken):
+    """Not from the one with its number: a table without a counterpart of all its roles begins fresh."""
+    sizes = Sizes(vocab=9, d_model=4, d_ff=4, heads=2, encoder_layers=1, decoder_layers=1)
+    models = [build(sizes, [] if name == "all" else [name], device="meta") for name in (new, old)]
+    for model, name in zip(models, (new, old), strict=True):
+        assert [[r for r, t in model.roles.items() if t is table] for table in model.tables] == SHARING[name]
+    fit = compare(*models)
+    found = {name: its for name, its in fit.taken.items() if name.startswith("tables.")}
+    assert found == {f"tables.{mine}.weight": f"tables.{its}.weight" for mine, its in taken.items()}
+    assert set(fit.fresh) == {f"tables.{mine}.weight" for mine in range(len(SHARING[new])) if mine not in taken}
+    unused = set(range(len(SHARING[old]))).difference(taken.values())
+    assert set(fit.left) == {f"tables.{index}.weight" for index in unused}
+
+
+def test_tables_of_separate_vocabularies_are_taken_by_role(made, tmp_path):
+    """A run whose target table reads and writes begins one that writes with a table of its own."""
+    settings = {"data.train": str(made / "train"), "model.modifications": ["untied"]}
+    new, _ = adapted(made / "plain", tmp_path / "new", settings)
+    mine, its = first_weights(new), load_file(made / "plain" / "model.safetensors")
+    assert [f"tables.{index}.weight" in its for index in range(3)] == [True, True, False]
+    for index, there in enumerate((0, 1, 1)):
+        assert torch.equal(mine[f"tables.{index}.weight"], its[f"tables.{there}.weight"])
+    assert not start_of(new)["fresh"]
+
+
+def test_a_table_that_only_read_may_write_where_nothing_wrote(made):
+    """A classifier has no output table; masked words after it begin with the table that it reads by."""
+    _, model = classifier(made)
+    masked = build(replace(model.sizes, classes=0), [], model.kind, device="meta")
+    assert compare(masked, model).taken["tables.0.weight"] == "tables.0.weight"
 
 
 def test_a_language_model_begins_with_a_masked_word_encoder(made, tmp_path):

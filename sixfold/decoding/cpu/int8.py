@@ -129,7 +129,7 @@ class Int8Table(Unconverted, TokenEmbedding, form=forms.Int8EmbeddingForm):
 
 def is_quantised(model: nn.Module) -> bool:
     """Whether `quantised` returned this model."""
-    return any(isinstance(part, Int8Linear) for part in model.modules())
+    return any(isinstance(part, Int8Linear | Int8Table) for part in model.modules())
 
 
 def quantised(model: Model) -> Model:

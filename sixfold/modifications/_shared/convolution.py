@@ -18,6 +18,7 @@ from sixfold.core.dropout import Dropout
 from sixfold.core.init import linear
 from sixfold.core.parts import ModelPart
 from sixfold.core.place import Place, Sizes
+from sixfold.core.real_tokens import RealTokens, pick
 from sixfold.spec.spec import Spec
 from sixfold.transformer import merge_heads, split_heads
 
@@ -34,12 +35,7 @@ class Strip(NamedTuple):
     """Tokens in the order of their positions, where windows can slide over them."""
 
     reached: Tensor  # (B, N, C): the new tokens and their neighbours, zeros where there is none
-    new: Tensor  # (B, L, C): the new tokens of it
-    order: Tensor | None  # (B, L): which of them each token of the input is; None: they are in order
-
-    def back(self, y: Tensor) -> Tensor:
-        """Results (B, L, ·) for the new tokens, in the order of the input."""
-        return y if self.order is None else _pick(y, self.order)
+    new: RealTokens
 
 
 def lay_out(x: Tensor, call: Call, place: Place, width: int) -> Strip:
@@ -53,29 +49,17 @@ def lay_out(x: Tensor, call: Call, place: Place, width: int) -> Strip:
     """
     length, left = x.shape[1], before(width, call.causal)
     right = width - 1 - left
-    x, order = _in_order_of_positions(x, call)
+    new = RealTokens.of(x, call)
     if call.cache is None:
-        return Strip(F.pad(x, (0, 0, left, right)), x, order)
-    tokens_B1 = None if call.real is None else call.real.sum(1, keepdim=True)
+        return Strip(F.pad(new.x, (0, 0, left, right)), new)
 
     def after(window: Tensor) -> tuple[Tensor, tuple[Tensor]]:
         """The last w − 1 real tokens, and what comes after them."""
-        reached = torch.cat([window, x], 1)
-        last = reached[:, length:] if tokens_B1 is None else _pick(reached, tokens_B1 + _numbers(left, x))
+        reached = torch.cat([window, new.x], 1)
+        last = reached[:, length:] if new.lengths is None else pick(reached, new.lengths[:, None] + _numbers(left, x))
         return reached, (last,)
 
-    return Strip(call.carry(place, x, lambda memory: (x.new_zeros(1, left, x.shape[2]),), after), x, order)
-
-
-def _in_order_of_positions(x: Tensor, call: Call) -> tuple[Tensor, Tensor | None]:
-    """The tokens x (B, L, C) without the padding between them, zeros at the end; and `Strip.order`."""
-    if call.real is None:
-        return x, None
-    x = x.masked_fill(~call.real[..., None], 0)
-    if call.cache is None and 1 == call.positions.shape[0] < x.shape[0]:  # padding is at the end only
-        return x, None
-    index_BL = (call.real.cumsum(1) - 1).clamp(min=0)  # the number of each token among the real ones
-    return torch.zeros_like(x).scatter_add(1, index_BL[..., None].expand_as(x), x), index_BL
+    return Strip(call.carry(place, x, lambda memory: (x.new_zeros(1, left, x.shape[2]),), after), new)
 
 
 def convolve(reached: Tensor, kernel_Cw: Tensor) -> Tensor:
@@ -135,8 +119,8 @@ class GatedConvolution(ModelPart):
     def forward(self, x: Tensor, call: Call) -> Tensor:
         u = F.glu(self.input(x))
         strip = lay_out(u, call, self.place, self.width)
-        y = self.convolve(strip.reached, self.dropout(self.kernel(strip.new)))
-        (heads,) = split_heads(strip.back(y), self.heads, 1)
+        y = self.convolve(strip.reached, self.dropout(self.kernel(strip.new.x)))
+        (heads,) = split_heads(strip.new.back(y), self.heads, 1)
         if call.watched(self.place):
             call.show(self.place, weights=self.written_out(u, call), heads=heads)
         return self.leave(merge_heads(call.gate(self.place, heads)))
@@ -205,8 +189,3 @@ def _of_attention(sizes: Sizes) -> int:
 
 def _numbers(count: int, like: Tensor) -> Tensor:
     return torch.arange(count, device=like.device)[None]
-
-
-def _pick(x: Tensor, index: Tensor) -> Tensor:
-    """Tokens of (B, ·, C) by number, (B or 1, L) → (B, L, C)."""
-    return x.gather(1, index[..., None].expand(x.shape[0], -1, x.shape[2]))

@@ -145,6 +145,7 @@ class Synthesizer(ModelPart):
 class SynthesizerPlus(Attention):
     """head_h = softmax(Q_h K_hᵀ / √K + S_h + bias) V_h; with alpha, the first two are weighed 1 − a and a."""
 
+    map = "softmax"
     position_places = Attention.position_places
 
     def __init__(
