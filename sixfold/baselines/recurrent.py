@@ -34,12 +34,11 @@ class RecurrentEncoderLayer(ModelPart):
 
     def __init__(self, spec: Spec, inputs: int, units: int, both_ways: bool):
         super().__init__()
-        self.width = units * (2 if both_ways else 1)
         self.cell = Recurrence(inputs, units, both_ways=both_ways)
         self.dropout = Dropout(spec.sizes.dropout)
 
     def forward(self, x: Tensor, call: Call) -> tuple[Tensor, States]:
-        y, state = self.cell(x, (x.new_zeros(x.shape[0], self.width),) * len(LSTMCell.state), call)
+        y, state = self.cell(x, self.cell.zeros(x), call)
         return self.dropout(y), state
 
 
@@ -58,9 +57,8 @@ class RecurrentEncoder(ModelPart):
             y, end = run(layer, states[-1], replace(call, depth=depth))
             states.append(y)
             ends.append(end)
-        sentences = {
-            name: torch.stack(each, 1) for name, each in zip(LSTMCell.state, zip(*ends, strict=True), strict=True)
-        }
+        by_name = zip(LSTMCell.state, zip(*ends, strict=True), strict=True)
+        sentences = {name: torch.stack(of_layers, 1) for name, of_layers in by_name}
         return states, replace(call, memory=Memory((), None, sentences=sentences))
 
     def units(self) -> nn.ModuleList:
@@ -77,10 +75,11 @@ class EncoderState(nn.Module):
         super().__init__()
         assert place.layer is not None
         self.layer = max(0, spec.sizes.encoder_layers - place.layers + place.layer)
+        self.width = spec.sizes.d_model
 
-    def forward(self, memory: Memory | None, like: Tensor, width: int) -> States:
+    def forward(self, memory: Memory | None, x: Tensor) -> States:
         if memory is None:
-            return (like.new_zeros(1, width),) * len(LSTMCell.state)
+            return (x.new_zeros(1, self.width),) * len(LSTMCell.state)
         return tuple(memory.sentences[name][:, self.layer] for name in LSTMCell.state)
 
 
@@ -89,10 +88,11 @@ class BackwardState(nn.Module):
 
     def __init__(self, spec: Spec, place: Place):
         super().__init__()
-        self.map = linear(spec.sizes.d_model, spec.sizes.d_model, bias=False)  # W_s
+        self.width = spec.sizes.d_model
+        self.map = linear(self.width, self.width, bias=False)  # W_s
 
-    def forward(self, memory: Memory, like: Tensor, width: int) -> States:
-        h = self.map(memory.sentences["h"][:, -1, width:]).tanh()
+    def forward(self, memory: Memory, x: Tensor) -> States:
+        h = self.map(memory.sentences["h"][:, -1, self.width :]).tanh()
         return h, torch.zeros_like(h)
 
 
@@ -104,14 +104,16 @@ class RecurrentLayer(ModelPart):
 
     def __init__(self, spec: Spec, place: Place, start: Part):
         super().__init__()
-        self.place, self.width = place.named("cell"), spec.sizes.d_model
-        self.cell = Recurrence(self.width, self.width)
+        self.place = place.named("cell")
+        self.cell = Recurrence(spec.sizes.d_model, spec.sizes.d_model)
         self.start = start(spec, place)
         self.dropout = Dropout(spec.sizes.dropout)
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
-        first = partial(self.start, like=x, width=self.width)
-        return self.dropout(call.carry(self.place, x, first, lambda *state: self.cell(x, state, call)))
+        def update(*state: Tensor) -> tuple[Tensor, States]:
+            return self.cell(x, state, call)
+
+        return self.dropout(call.carry(self.place, x, partial(self.start, x=x), update))
 
 
 class RecurrentDecoder(ModelPart):
@@ -161,8 +163,7 @@ class AttentiveLayer(ModelPart):
             self.cross.show(looks, source, call)
             return torch.stack(outputs, 1), state
 
-        first = partial(self.start, like=x, width=self.width)
-        return self.dropout(call.carry(self.place, x, first, update))
+        return self.dropout(call.carry(self.place, x, partial(self.start, x=x), update))
 
 
 class AttentiveDecoder(ModelPart):
@@ -233,9 +234,9 @@ def lstm(spec: Spec, *, bidirectional: bool = True) -> Spec:
     source, h and c of each encoder layer are those with which a decoder layer starts (with fewer or more layers there,
     counted from the top): a bottleneck of fixed size for a text of any length.
 
-        ● → ● → ●    h, c    ● → ● → ●
-        ● → ● → ●     ⟶      ● → ● → ●
-       the cat sat          BOS le  chat
+         ●  →  ●  →  ●    h, c     ●  →  ●  →  ●
+         ●  →  ●  →  ●     ⟶       ●  →  ●  →  ●
+        the   cat   sat           BOS    le   chat
 
     An encoder reads in both directions, with d_model/2 units each, and a language model in one. With
     `bidirectional=false` an encoder reads from left to right only. The order of words is the order in which they are

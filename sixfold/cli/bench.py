@@ -79,8 +79,8 @@ def bench(
     sixfold bench transformer-base --only training --model.d_model 256 --model.heads 4
     sixfold bench runs/mine --only decoding --beams 4 --peers ctranslate2
 
-    training: target tokens per second, and the share of the machine's peak. decoding: greedy and beam, in batches
-    and one at a time, float32 and int8. length: time and memory for texts of 256 to 8,192 tokens.
+    training: target tokens per second, and the share of the machine's peak. decoding: greedy and beam search, in
+    batches and one at a time, float32 and int8. length: time and memory for texts of 256 to 8,192 tokens.
     """
     from sixfold.bench import options
 

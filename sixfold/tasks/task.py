@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from sixfold.text.rows import Rows
 
 LOSSES = ("loss", "perplexity")  # metrics of every task
+_METRICS = (*TEXT_METRICS, *LABEL_METRICS)  # those that a task may name
 
 
 @dataclass(frozen=True)
@@ -139,9 +140,8 @@ def register(task: Task) -> Task:
         raise ValueError(f"the name of a task has letters, digits and _, got {quoted(task.name)}")
     if task.name in _own_names() and module != f"{__package__}.{task.name}":
         raise ValueError(f"task {task.name!r} is one of sixfold's own; give yours another name")
-    for metric in task.metrics:
-        if metric not in (known := (*TEXT_METRICS, *LABEL_METRICS)):
-            raise ValueError(f"task {task.name!r}: {unknown('metric', metric, known)}")
+    for metric in set(task.metrics).difference(_METRICS):
+        raise ValueError(f"task {task.name!r}: {unknown('metric', metric, _METRICS)}")
     if task.metrics and (task.answers is None or task.user is None):
         raise ValueError(
             f"task {task.name!r} has metrics, so it needs `user` and `answers`: metrics score the model's answers"

@@ -9,6 +9,7 @@ import sixfold
 from sixfold import PAD, Cache
 from sixfold.baselines._shared.cells import LSTMCell, Recurrence
 from sixfold.core.parts import declared
+from sixfold.models.count import count
 from tests.support.small import (
     assert_close,
     moved_model,
@@ -153,6 +154,14 @@ def test_padding_does_not_change_the_class(side):
     assert_close(model.classify(pad(rows, side)), torch.cat([model.classify(row[None]) for row in rows]))
 
 
+def test_products_are_counted_on_the_meta_device_without_a_loop():
+    model = sixfold.build(small_sizes(), ["lstm"], device="meta")
+    operations = count(model, source_length=5, target_length=7).operations_by_part
+    one_way, half = 4 * WIDTH * (WIDTH + WIDTH), 4 * (WIDTH // 2) * (WIDTH + WIDTH // 2)
+    assert operations["encoder.cell"] == 5 * 2 * 2 * half  # tokens × layers × directions
+    assert operations["decoder.cell"] == 7 * 2 * one_way
+
+
 # The bottleneck ----------------------------------------------------------------------------------------------
 
 
@@ -170,7 +179,7 @@ def test_without_attention_the_decoder_knows_only_the_last_state():
 def test_layers_are_counted_from_the_top_where_the_stacks_differ(encoder, decoder, read):
     model = small_model(modifications=("lstm",), encoder_layers=encoder, decoder_layers=decoder)
     memory = model.encode(random_ids(1, 3, seeded(10)))
-    begin = [layer.start(memory, like=memory.states[0], width=WIDTH) for layer in model.decoder.layers]
+    begin = [layer.start(memory, memory.states[0]) for layer in model.decoder.layers]
     for (h, c), layer in zip(begin, read, strict=True):
         assert_close(h, memory.sentences["h"][:, layer], 0)
         assert_close(c, memory.sentences["c"][:, layer], 0)

@@ -96,7 +96,7 @@ def unless_padding(real_B: Tensor, after: States, before: States) -> States:
 
 
 class Recurrence(ModelPart):
-    """A cell over a text; `both_ways`: and another cell over the text from its end, from where it begins with zeros."""
+    """A cell over a text from left to right; with `both_ways`, also a cell of its own from right to left."""
 
     not_exported = NOT_EXPORTED
 
@@ -106,10 +106,15 @@ class Recurrence(ModelPart):
         self.forwards = LSTMCell(inputs, units)
         self.backwards = LSTMCell(inputs, units) if both_ways else None
 
+    def zeros(self, x: Tensor) -> States:
+        """The state before the first token of x (B, L, I)."""
+        directions = 1 if self.backwards is None else 2
+        return tuple(x.new_zeros(x.shape[0], directions * self.width) for _ in self.forwards.state)
+
     def forward(self, x: Tensor, state: States, call: Call) -> tuple[Tensor, States]:
         """x (B, L, I), and the state before it → h of each token (B, L, ·), and the state after the last real one.
 
-        With both ways the states are (B, 2H): those of the forward cell, then those of the backward cell.
+        With both ways the states are (B, 2H). Those of the backward cell, the second half, must begin with zeros.
         """
         if x.shape[1] == 1 and self.backwards is None:  # as in decoding
             after = self.forwards(self.forwards.products(x[:, 0]), *state)
