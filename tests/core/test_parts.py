@@ -146,7 +146,7 @@ def test_one_that_derives_from_attention_declares_what_attention_does():
 
 
 def test_a_bridge_that_needs_one_length_and_a_stack_that_shortens_are_refused():
-    with pytest.raises(ValueError, match=r"'transparent_attention' adds up .* 'funnel_study' shortens"):
+    with pytest.raises(ValueError, match=r"'transparent_attention' adds .* 'funnel_study' shortens"):
         small_model(modifications=("transparent_attention", "funnel_study:blocks=2"))
 
 

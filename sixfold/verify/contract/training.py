@@ -36,15 +36,19 @@ class _Output:
 
 @contextmanager
 def _outputs(modules: dict[str, nn.Module]) -> Iterator[list[_Output]]:
-    """A list of the outputs of these modules, in the order in which they are computed."""
+    """A list of the outputs (B, L, D) of these modules, in the order in which they are computed.
+
+    A module that gives something else is no sub-layer: a recurrent layer calls its attention for one token at a time.
+    """
     found: list[_Output] = []
 
     def look_back(*_: Any) -> None:
         if found:
             found[-1].drawn = not torch.equal(found[-1].state, torch.get_rng_state())
 
-    def note(name: str, y: Tensor) -> None:
-        found.append(_Output(name, y, torch.get_rng_state()))
+    def note(name: str, y: Any) -> None:
+        if isinstance(y, Tensor) and y.dim() == 3:
+            found.append(_Output(name, y, torch.get_rng_state()))
 
     hooks = [module.register_forward_pre_hook(look_back) for module in modules.values()]
     hooks += [module.register_forward_hook(lambda _, x, y, n=name: note(n, y)) for name, module in modules.items()]
