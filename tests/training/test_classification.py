@@ -138,7 +138,7 @@ def test_classes_keep_their_labels_when_the_data_change(copied):
 
 def test_a_label_that_the_model_does_not_know_is_no_way_to_go_on(copied):
     relabel(copied, end="endd")
-    with pytest.raises(ValueError, match=r"the label 'endd' is not in training; did you mean 'end'\?"):
+    with pytest.raises(ValueError, match=r"the label 'endd' does not occur in training; did you mean 'end'\?"):
         resume(copied.directory, {"training.steps": 31}, allow_changed_data=True, display=Quiet())
     assert open_prepared(copied.data, Tokenizers.load(copied.directory)).labels == labelled.LABELS
 
