@@ -10,13 +10,11 @@ from training_step import TOLERANCE
 from sixfold.bench.peer_models import marian
 from sixfold.bench.race import OURS, SEED
 from sixfold.core.ids import EOS, PAD
-from sixfold.core.memory import Memory
-from sixfold.core.state import Cache
 from sixfold.decoding.engine import Job, search
 from sixfold.decoding.search.beam import Beam
 from sixfold.decoding.search.greedy import Greedy
 from sixfold.decoding.session import CONTROLS_NEVER_WRITTEN
-from sixfold.decoding.step import Step, StepFunction, next_words, padded
+from sixfold.decoding.step import Step, StepFunction, padded
 from sixfold.models.encoder_decoder import EncoderDecoder
 
 HUGGING_FACE = "marian"
@@ -103,48 +101,6 @@ def ours(step: StepFunction) -> Decoder:
         return sum(len(hypotheses[0].tokens) + 1 for _, hypotheses in found)
 
     return decode
-
-
-class Prefixes:
-    """The state of a decoder that remembers nothing but the text: a row of ids and of memory for each hypothesis."""
-
-    light = False
-
-    def __init__(self, memory: Memory, ids: Tensor, width: int = 1):
-        self.memory, self.ids, self.width = memory, ids, width
-
-    def select(self, rows: Tensor) -> "Prefixes":
-        width, rows = rows.shape[1], rows.flatten()
-        memory, ids = Cache(self.memory).select(rows).memory, self.ids[rows]
-        assert memory is not None
-        return Prefixes(memory, ids[:, (ids != PAD).any(0)], width)
-
-    def join(self, other: "Prefixes", free: Sequence[int]) -> "Prefixes":
-        places = [place * self.width + number for place in free for number in range(self.width)]
-        memory = Cache(self.memory).join(Cache(other.memory), places).memory
-        assert memory is not None
-        rows, others = self.ids.tolist(), other.ids.tolist()
-        for place, row in zip(places, others, strict=False):
-            rows[place] = row
-        return Prefixes(memory, padded([*rows, *others[len(places) :]], self.ids.device, "left"), self.width)
-
-    def release(self) -> None:
-        """Nothing to give back."""
-
-
-class Uncached:
-    """The step that reads all of the text anew each time."""
-
-    def __init__(self, model: EncoderDecoder):
-        self.model, self.device = model, next(model.parameters()).device
-
-    def begin(self, sources: Sequence[Sequence[int]]) -> Prefixes:
-        return Prefixes(self.model.encode(padded(sources, self.device)), torch.empty(len(sources), 0, dtype=torch.long))
-
-    def __call__(self, ids: Tensor, state: Prefixes) -> Step:
-        ids = torch.cat([state.ids, ids], 1)
-        x = self.model.decode(ids, state.memory)[:, -1]
-        return Step(*next_words(self.model, x), Prefixes(state.memory, ids, state.width))
 
 
 def hugging_face(model: EncoderDecoder, task: Task) -> dict[str, Decoder]:

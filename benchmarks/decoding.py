@@ -17,17 +17,19 @@ from statistics import median
 from typing import Any
 
 import torch
-from decoders import HUGGING_FACE, Decoder, Task, Uncached, hugging_face, ours
+from decoders import HUGGING_FACE, Decoder, Task, hugging_face, ours
 from training_step import machine, markdown, numbers
 
-from sixfold.bench.decoding_contenders import Pool
 from sixfold.bench.race import OURS, RESAMPLES, SEED, Contender, Ratio, race, ratio
 from sixfold.config.schema import Config, change_decoding
 from sixfold.core.ids import EOS
 from sixfold.core.threads import cores
 from sixfold.decoding.cpu.step import make_step
+from sixfold.decoding.ordered import WINDOW
 from sixfold.decoding.session import RunOrigin
 from sixfold.decoding.translator import Translator
+from sixfold.decoding.uncached import UncachedStep
+from sixfold.decoding.workers import WorkerPool
 from sixfold.models.encoder_decoder import EncoderDecoder
 from sixfold.models.model import Model
 from sixfold.runs.model_files import load
@@ -57,7 +59,7 @@ def main() -> None:
         for beam in options.beams:
             print(f"\n{search_name(beam)}, {way}", flush=True)
             lines = texts if way == "batch" else texts[:: -(-len(texts) // options.latency_sentences)]
-            decoders = {OURS: ours(make_step(model)), **peer, UNCACHED: ours(Uncached(model))}
+            decoders = {OURS: ours(make_step(model)), **peer, UNCACHED: ours(UncachedStep(model))}
             racers = contenders(decoders, task, beam, way, options)
             racers.append((end_to_end(translator, lines, beam, way), None))
             with contextlib.ExitStack() as held:
@@ -170,16 +172,17 @@ def end_to_end(translator: Translator, lines: list[str], beam: int, way: str) ->
 def by_workers(
     run: Run, config: Config, lines: list[str], beam: int, number: int, held: contextlib.ExitStack
 ) -> Contender:
-    """The same by a process for each core, which stay from one call to the next."""
+    """The same by a process for each core, which run from one call to the next."""
     origin = RunOrigin((str(run.directory),), "cpu", ())
     decoding = change_decoding(config.decoding, {"beam_size": beam})
-    pool = Pool(origin, decoding, number)
+    pool = WorkerPool(origin, decoding, number)
     held.callback(pool.close)
-    pool.translate(lines)  # to begin, and to warm up
 
     def step() -> float:
-        return sum(len(each.tokens) + 1 for each in pool.translate(lines))
+        window = WINDOW * number
+        return sum(len(each.tokens) + 1 for each in pool.stream(lines, window=window, first=window))
 
+    step()  # starts the processes, and warms up
     return Contender(WORKERS, step, len(lines))
 
 

@@ -27,7 +27,7 @@ def list_modifications(
         bool, typer.Option("--recipes", help="List the recipes that come with sixfold; `sixfold show` prints one.")
     ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Check on small models that NAME keeps what every model promises.")
+        bool, typer.Option("--check", help="Check on small models that NAME keeps sixfold's promises.")
     ] = False,
     imports: Import = None,
     as_json: AsJson = False,

@@ -35,7 +35,7 @@ from sixfold.core.place import Place
 from sixfold.spec.assemble import Assembly
 from sixfold.spec.spec import Group, Spec
 
-Features = Mapping[str, Tensor]  # what tokens carry besides their ids, (B, L) each: `call.features`
+Features = Mapping[str, Tensor]  # attributes of tokens besides their ids, (B, L) each: `call.features`
 Gates = Mapping[str, Tensor]  # "decoder.3.cross" → (B or 1, H), a factor for each head
 
 

@@ -5,7 +5,7 @@ run.json               versions, machine, command line, hashes of the data
 model.json             kind, sizes and modifications of the model
 model.safetensors      its best weights
 tokenizer.json         or source.tokenizer.json and target.tokenizer.json
-labels.json            of a classifier: its labels
+labels.json            the labels of a classifier
 log.jsonl              a line every log_every steps, for each validation, and for each event
 data/                  the tokenised text
 training/step-N/       checkpoints, to resume from
@@ -134,7 +134,7 @@ class Run:
             raise ValueError(f"{self.config} is not an ordinary file or a link to one: the run can't be read")
         about = self.config.with_name(self.about.name)
         if os.path.lexists(about) and not about.is_file():
-            raise ValueError(f"{about} is not an ordinary file or a link to one; remove it, the run can do without it")
+            raise ValueError(f"{about} is not an ordinary file or a link to one; remove it, the run works without it")
         config = read_config(self.config, settings, translate=old_formats.renamed)
         if not old_formats.is_old_config(self.config):
             return config

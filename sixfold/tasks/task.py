@@ -88,9 +88,9 @@ class Task:
         return terms, batch.counts
 
     def _counted(self, batch: Any, function: str) -> Batch:
-        """A batch that a function of the task made; ValueError if it is none, or does not count the main term."""
+        """The batch that a function of the task returned; ValueError if it is not a Batch, or lacks a count."""
         if not isinstance(batch, Batch):
-            raise ValueError(f"task {self.name!r}: its {function} must give a Batch, got {type(batch).__name__}")
+            raise ValueError(f"task {self.name!r}: its {function} must return a Batch, got {type(batch).__name__}")
         if self.main not in batch.counts:
             has = ", ".join(batch.counts) or "nothing"
             raise ValueError(
@@ -144,7 +144,7 @@ def register(task: Task) -> Task:
         raise ValueError(f"task {task.name!r}: {unknown('metric', metric, _METRICS)}")
     if task.metrics and (task.answers is None or task.user is None):
         raise ValueError(
-            f"task {task.name!r} has metrics, so it needs `user` and `answers`: a model is asked to be scored"
+            f"task {task.name!r} has metrics, so it needs `user` and `answers`: metrics score the model's answers"
         )
     _registered[task.name], _origins[task.name] = task, module
     return task

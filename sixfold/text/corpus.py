@@ -114,8 +114,8 @@ def copy_prepared(
     index = _read_index(prepared.folder)
     if tokenizers is not None and index.get("tokenizers") != [each.fingerprint for each in tokenizers]:
         raise OtherTokenizersError(
-            f"{prepared.folder} was made with other tokenizers than those of the run to begin with; prepare it with "
-            "start_from=RUN"
+            f"{prepared.folder} was prepared with other tokenizers than those of the run to start from; prepare it "
+            "with start_from=RUN"
         )
     if index.get("form") != form.name:  # a table may be pairs, or texts with labels
         raise ValueError(f"{prepared.folder} was prepared as {index.get('form')}, not as {form.name}; prepare it again")

@@ -73,9 +73,9 @@ def warnings_of(first_line: str, name: str, *, training: bool = False) -> list[s
         found.append(
             f"warning: {name}, line 1: a JSON object is read as text, with its braces and the names of its fields; "
             + (
-                "a name that ends in .jsonl has them read"
+                "give it a name that ends in .jsonl to read its fields"
                 if training
-                else "jq -r .source < FILE > NEW takes a text out"
+                else "extract the text with jq -r .source < FILE > NEW"
             )
         )
     return found

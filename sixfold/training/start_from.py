@@ -188,7 +188,7 @@ class Fit:
 
 
 def compare(new: Model, old: Model, without: Collection[str] = ()) -> Fit:
-    """Tensors fit if name and shape are equal, of tables role and shape; those of the parts `without` never do."""
+    """Tensors fit if name and shape are equal; tables if role and shape are; those of the parts `without` never fit."""
     here, there = ({name: tensor.shape for name, tensor in model.state_dict().items()} for model in (new, old))
     named = _names_there(here, new, old)
     fits = {name: its for name, its in named.items() if name.partition(".")[0] not in without}
@@ -201,8 +201,8 @@ def compare(new: Model, old: Model, without: Collection[str] = ()) -> Fit:
 
 
 def _names_there(names: Iterable[str], new: Model, old: Model) -> dict[str, str]:
-    """The name of each tensor in the old model. Tables are numbered, so their roles decide: a table is the one that
-    serves all its roles in the old model, of those that it has. A table without such a counterpart is left out."""
+    """The name of each tensor in the old model. Tables are only numbered, so they are matched by role: with the one
+    table that had, in the old model, all roles that both models have. A table without such a match is left out."""
     index_of = {role: index for index, table in enumerate(old.tables) for role in _roles(old, table)}
     found = {}
     for name in names:
@@ -298,8 +298,8 @@ def _warnings(new: Model, old: Model) -> Iterator[str]:
     if different := {name: counts for name, counts in other.items() if counts[0] != counts[1]}:
         name, (had, has) = next(iter(different.items()))
         yield (
-            f"  warning: {name} has {had} heads there, and {has} here: its matrices are taken, but to each head belong "
-            "other columns of them than those it was trained with"
+            f"  warning: {name} has {had} heads there, and {has} here: its matrices are taken, but each head now has "
+            "other columns of them than in training"
         )
 
 

@@ -149,7 +149,7 @@ def test_before_may_take_the_options_too():
             "task 'broken': its main term is 'texts', but the batch of its collate counts words",
         ),
         ({"before": lambda model, batch, key: Batch(**batch.fields)}, "the batch of its before counts nothing"),
-        ({"before": lambda model, batch, key: None}, "task 'broken': its before must give a Batch, got NoneType"),
+        ({"before": lambda model, batch, key: None}, "task 'broken': its before must return a Batch, got NoneType"),
         ({"losses": lambda model, batch, **_: {}}, "the batch counts words, but the losses are none"),
     ],
 )

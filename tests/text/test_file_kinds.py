@@ -92,7 +92,7 @@ def test_json_that_is_learned_as_text_gets_a_warning(tmp_path):
     (tmp_path / "x.txt").write_text('{"text": "a b"}\n' * 3)
     data = Data(train=str(tmp_path / "x.txt"))
     (warning,) = remarks(data, [tmp_path / "x.txt"], pairs=False)
-    assert warning.endswith("and the names of its fields; a name that ends in .jsonl has them read")
+    assert warning.endswith("and the names of its fields; give it a name that ends in .jsonl to read its fields")
     (tmp_path / "x.jsonl").write_text('{"text": "a b"}\n' * 3)
     assert remarks(data, [tmp_path / "x.jsonl"], pairs=False) == []
 

@@ -207,6 +207,6 @@ def test_text_that_was_prepared_with_another_tokenizer_is_no_way_to_go_on_from_a
     words = {"data__vocabulary": {"source": 261, "target": 13}}  # said, so that there is nothing to inherit
     trained(tiny.short(first, **words), first / "run")
     prepared = prepare(tiny.short(second, **words), second / "prepared")
-    with pytest.raises(ValueError, match=r"prepared was made with other tokenizers .* start_from=RUN"):
+    with pytest.raises(ValueError, match=r"prepared was prepared with other tokenizers .* start_from=RUN"):
         trained(tiny.short(second, **words), second / "run", prepared=prepared, start_from=first / "run")
     assert not (second / "run").exists()

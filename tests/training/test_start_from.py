@@ -95,8 +95,8 @@ def test_what_has_no_tensors_of_its_own_is_named_though_all_is_taken(made, tmp_p
     assert not left
     assert words[-2:] == [
         "  differs: its heads is 2, here 4; its modifications are none, here rotary, gelu",
-        "  warning: encoder.0.attention has 2 heads there, and 4 here: its matrices are taken, but to each head belong "
-        "other columns of them than those it was trained with",
+        "  warning: encoder.0.attention has 2 heads there, and 4 here: its matrices are taken, but each head now has "
+        "other columns of them than in training",
     ]
 
 
