@@ -193,7 +193,8 @@ def test_a_run_that_repeats_the_plan_of_another_is_the_same_run_even_if_it_is_in
     training = config.training.model_copy(
         update={"steps": None, "minutes": None, "plan": str(first.directory), "warmup": 0.1}
     )
-    with breaking_off_after(Trainer, "step", 7):
+    done = max(record["step"] for record in first.records())  # few on a busy machine
+    with breaking_off_after(Trainer, "step", done // 2):
         train(config.model_copy(update={"training": training}), again.directory, display=Quiet())
     resume(again.directory, display=Quiet())
     left, right = (run.directory / "model.safetensors" for run in (first, again))
