@@ -38,12 +38,15 @@ def meta(subject: Subject) -> None:
 @contextmanager
 def _memory_of_nan() -> Iterator[None]:
     """torch.empty gives NaN, so that a weight that nothing sets can be seen."""
-    before = torch.are_deterministic_algorithms_enabled()
+    settings = torch.utils.deterministic
+    before = torch.are_deterministic_algorithms_enabled(), settings.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
+    settings.fill_uninitialized_memory = True
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.use_deterministic_algorithms(before[0])
+        settings.fill_uninitialized_memory = before[1]
 
 
 @check(
