@@ -38,7 +38,7 @@ def meta(subject: Subject) -> None:
 @contextmanager
 def _memory_of_nan() -> Iterator[None]:
     """torch.empty gives NaN, so that a weight that nothing sets can be seen."""
-    settings = torch.utils.deterministic
+    settings: Any = torch.utils.deterministic
     before = torch.are_deterministic_algorithms_enabled(), settings.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
     settings.fill_uninitialized_memory = True
