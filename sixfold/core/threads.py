@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-SPIN_COUNT = 1000  # benchmarks/README.md, "A busy machine", has the measurements
+SPIN_COUNT = 1000  # iterations; benchmarks/spin_count.py measures others
 
 
 def limit_spinning() -> None:
