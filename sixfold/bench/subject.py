@@ -30,6 +30,8 @@ from sixfold.tasks.task import settled, task_of
 from sixfold.text.corpus import Prepared, data_files, open_prepared, prepare
 from sixfold.text.tokenizer import Tokenizer, Tokenizers
 from sixfold.text.vocabulary import train_tokenizer
+from sixfold.training.planning import complete
+from sixfold.training.processes import Processes
 
 _STEPS = 12  # optimiser steps for which random text is made
 _LINE = (8, 40)  # fewest and most words of a random line
@@ -138,6 +140,7 @@ def _make_run(what: str, config: Config, folder: Path, imports: tuple[str, ...])
     run, missing = Run(folder), _no_text(config)
     if missing is None:
         prepared, text = _prepare(config, run.data), "the recipe's own"
+        config = complete(config, prepared, Processes()).config
     else:
         tokenizers = _names(config)
         config = _with_random_text(config, tokenizers, folder)

@@ -20,6 +20,7 @@ from sixfold.spec.moved import where_now
 from sixfold.terminal import printable
 
 VERBS = (  # in the order of `--help`; each is a module of this package
+    "plan",
     "train",
     "info",
     "plot",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from sixfold.config.plan import PLANNED
 from sixfold.config.schema import keys
 
 if TYPE_CHECKING:
@@ -101,15 +102,16 @@ def configured(*wanted: str) -> Callable[[Callable[..., None]], Callable[..., No
             for p in signature.parameters.values()
             if p.name != "settings"
         ]
-        generated = [_option(key, field, short) for key, field in fields.items()]
+        generated = [_option(key, field, short, planned=not wanted) for key, field in fields.items()]
         run.__signature__ = signature.replace(parameters=[*own, *generated])  # type: ignore[attr-defined]
         return run
 
     return give
 
 
-def _option(key: str, field: FieldInfo, short: bool) -> inspect.Parameter:
+def _option(key: str, field: FieldInfo, short: bool, planned: bool) -> inspect.Parameter:
     default = f" [default: {field.default}]" if field.default not in (None, []) else ""
+    default = " [default: planned]" if planned and key in PLANNED else default
     section, _, name = key.partition(".")
     option = typer.Option(
         *([f"--{name}"] if short else []),

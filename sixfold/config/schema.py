@@ -90,7 +90,7 @@ class Data(Section):
     vocabulary: Words | Vocabularies | None = Field(
         None,
         description="size of the joint vocabulary, or {source: N, target: N} for separate ones "
-        "[default: 8000 for bpe and unigram, else as many as the text has]",
+        "[default: for bpe and unigram by the size of the text, else as many as the text has]",
     )
     max_length: int = Field(
         256,
@@ -117,7 +117,9 @@ class ModelConfig(Section):
     d_ff: int = Field(2048, le=LARGEST["d_ff"], description="width inside the feed-forward layers")
     heads: int = Field(8, le=LARGEST["heads"], description="attention heads")
     d_head: int | None = Field(None, le=LARGEST["d_head"], description="width of a head [default: d_model / heads]")
-    layers: int | None = Field(None, le=LARGEST["encoder_layers"], description="layers of each stack [default: 6]")
+    layers: int | None = Field(
+        None, le=LARGEST["encoder_layers"], description="layers of each stack [default: planned]"
+    )
     encoder_layers: int | None = Field(
         None, le=LARGEST["encoder_layers"], description="layers of the encoder [default: model.layers]"
     )
@@ -138,7 +140,7 @@ class ModelConfig(Section):
 class Training(Section):
     """The training loop."""
 
-    steps: int | None = Field(None, gt=0, le=_MOST_STEPS, description="number of optimiser steps [default: 20000]")
+    steps: int | None = Field(None, gt=0, le=_MOST_STEPS, description="optimiser steps [default: until patience ends]")
     minutes: float | None = Field(
         None,
         gt=0,

@@ -14,11 +14,12 @@ from typing import Protocol
 import tokenizers
 from tokenizers import models, trainers
 
+from sixfold.config.plan import vocabulary as usual_vocabulary
 from sixfold.core.ids import CONTROLS
 from sixfold.text.tokenizer import BYTES, KINDS, Tokenizer, Vocabulary, checked, splitter
 from sixfold.text.unigram import train_unigram
 
-USUAL_SIZE = 8000
+_BYTES_PER_WORD = 6  # of UTF-8 text, with the space: about right for European languages and for Chinese
 _LEAST_BYTES = len(CONTROLS) + len(BYTES)
 _MOST_TEXTS, _MOST_CHARACTERS = 1_000_000, 50_000_000
 _MANY_CHARACTERS = 5000  # with more different characters, those that occur once get no id
@@ -131,12 +132,19 @@ class _Sample:
     def __init__(self, find: Callable[[list[str], int], Vocabulary]):
         self._find = find
         self._texts = EvenSample(_MOST_TEXTS, _MOST_CHARACTERS)
+        self._bytes = 0  # of all texts
 
     def update(self, texts: Iterable[str]) -> None:
-        self._texts.update(texts)
+        self._texts.update(self._measured(texts))
+
+    def _measured(self, texts: Iterable[str]) -> Iterator[str]:
+        for text in texts:
+            self._bytes += len(text) if text.isascii() else len(text.encode())
+            yield text
 
     def vocabulary(self, size: int | None) -> Vocabulary:
-        return self._find(self._texts.take(), (USUAL_SIZE if size is None else size) - len(CONTROLS))
+        size = usual_vocabulary(self._bytes // _BYTES_PER_WORD) if size is None else size
+        return self._find(self._texts.take(), size - len(CONTROLS))
 
 
 class EvenSample:

@@ -22,16 +22,23 @@ from sixfold.training.observers.display import Display
 from sixfold.training.observers.log import Log
 from sixfold.training.observers.observer import Observer
 from sixfold.training.optimizer import make_optimizers
-from sixfold.training.pace import ByMinutes, Pace, Replayed
+from sixfold.training.pace import ByMinutes, Pace, Replayed, UntilPatience
 from sixfold.training.processes import Processes
 from sixfold.training.store import Store
 from sixfold.training.trainer import BatchSource, Parts, Trainer
 from sixfold.training.validation import Validation
 
+_PLANNED_SIZES = ("d_model", "d_ff", "heads", "d_head", "encoder_layers", "decoder_layers", "dropout")
+
 
 def build_model(config: Config, prepared: Prepared, processes: Processes, like: Model | None = None) -> Model:
-    """The model of a run, with fresh weights; `like` is the model on `meta` that preflight built."""
+    """The model of a run, with fresh weights.
+
+    `like` is the model on `meta` that preflight built. Its checks are repeated only if the plan has changed sizes.
+    """
     sizes, seed = config.sizes_with(prepared.tokenizers), config.training.seed
+    if like is not None and any(getattr(sizes, name) != getattr(like.sizes, name) for name in _PLANNED_SIZES):
+        like = None
     model = build(sizes, config.model.modifications, config.model.kind, seed=seed, like=like)
     return model.to(processes.device)
 
@@ -49,13 +56,15 @@ def make_batches(task: Task, prepared: Prepared, config: Config, pieces: int) ->
 
 
 def make_pace(training: Training, started: float | None = None) -> Pace:
-    """The plan of a run: by steps, by minutes, or that of another run."""
+    """The plan of a run: by steps, by minutes, that of another run, or until patience ends."""
     if training.minutes is not None:
         return ByMinutes(training.minutes, started)
     if training.plan is not None:
         return Replayed(planned_events(Run(Path(training.plan))))
-    assert training.steps is not None, "a run has steps, minutes, or another run's plan"
-    return Pace([(0, training.steps)])
+    if training.steps is not None:
+        return Pace([(0, training.steps)])
+    assert training.patience is not None, "a run has steps, minutes, another run's plan, or patience"
+    return UntilPatience(training.patience)
 
 
 def planned_events(run: Run) -> list[tuple[int, int]]:

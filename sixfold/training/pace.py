@@ -25,7 +25,7 @@ from typing import Any
 
 Event = tuple[int, int]  # (step, steps)
 
-UNKNOWN = 1_000_000  # steps of a run by minutes until its speed is known; until then the learning rate stays near 0
+UNKNOWN = 1_000_000_000  # steps of a run without a plan; in a run by minutes, the learning rate stays near 0 until then
 FIRST = 3  # steps after which the speed is known well enough for a first plan
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.96)  # shares of the time at which steps are planned again
 WINDOW = 50  # last steps from which the current speed is estimated
@@ -35,6 +35,8 @@ NEAR = 0.01  # relative change of the remaining steps below which a plan is kept
 class Pace:
     """The plan of a run by steps: one event. The base of the others."""
 
+    patience_ends = True  # whether the run ends when training.patience does
+
     def __init__(self, events: Iterable[Sequence[int]]):
         self.events: list[Event] = []
         self._shares: list[float] = []  # the share that was done at each event
@@ -43,8 +45,13 @@ class Pace:
 
     @property
     def steps(self) -> int:
-        """Steps of the complete run, as planned now."""
+        """Steps of the complete run, as planned now; UNKNOWN if there is no plan yet."""
         return self.events[-1][1]
+
+    @property
+    def known_steps(self) -> int:
+        """The same for a display: 0 if there is no plan yet."""
+        return 0 if self.steps == UNKNOWN else self.steps
 
     def add(self, step: int, steps: int) -> None:
         """From this step on, the run has this many steps."""
@@ -69,6 +76,13 @@ class Pace:
 
     def plan(self, step: int, every: float) -> int | None:
         """The new number of steps, if a plan is due after this step; else None. `every` is training.validate_every."""
+        return None
+
+    def decay(self, step: int, waited: int) -> int | None:
+        """The new number of steps, if the rate falls from this step on because validation does not improve; else None.
+
+        `waited` is the number of validations since the best one.
+        """
         return None
 
     def tell_step(self, seconds: float) -> None:
@@ -96,6 +110,29 @@ class _Planned(Pace):
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         super().__init__(state["plan"]["events"])
+
+
+class UntilPatience(_Planned):
+    """A run without a length: a constant rate until validation has not improved for `patience` validations, then a
+    decay over a quarter of the steps so far, from the best weights. warmup_stable_decay falls in just these steps.
+
+        rate │  ┌──────────────────────┐ patience ends
+             │ ╱                       │╲
+             │╱                        │  ╲
+             └─────────────────────────┴────╲─ step
+    """
+
+    patience_ends = False
+
+    def __init__(self, patience: int):
+        super().__init__()
+        self.patience = patience
+
+    def virtual_step(self, step: int) -> float:
+        return step
+
+    def decay(self, step: int, waited: int) -> int | None:
+        return step + max(step // 4, 1) if self.steps == UNKNOWN and waited >= self.patience else None
 
 
 class Replayed(_Planned):

@@ -27,7 +27,7 @@ _NAMED = 3  # most differing keys that a message names
 def need_steps(config: Config, saved: Checkpoint) -> None:
     """Raise a ValueError if the checkpoint is beyond training.steps."""
     steps = config.training.steps
-    if steps is None and (config.training.minutes or config.training.plan):
+    if steps is None and (config.training.minutes or config.training.plan or config.training.patience):
         return
     if steps is None:
         raise ValueError("training.steps is null, but to resume a run it must be a number")

@@ -28,6 +28,8 @@ from sixfold.training.observers.display import NO_BEST, Display, Quiet
 from sixfold.training.observers.log import Log
 from sixfold.training.observers.observer import Observer
 from sixfold.training.observers.tensorboard import Board
+from sixfold.training.planning import complete
+from sixfold.training.planning import lines as plan_lines
 from sixfold.training.preflight import check
 from sixfold.training.processes import Processes, said_once, together
 from sixfold.training.resume_checks import (
@@ -111,10 +113,13 @@ def train(
             if made.labels:
                 write_labels(run.draft.directory, made.labels)
         opened = _open(run.draft, processes)
-        config = config.with_classes(len(opened.labels))
+        planned = complete(config.with_classes(len(opened.labels)), opened, processes, trained=before is not None)
+        config = planned.config
         model = build_model(config, opened, processes, like=outline)
         origin = {} if before is None else take(model, config, before, display, opened.labels)
-        config = _resolve(config)
+        origin["plan"] = [list(choice) for choice in planned.choices]
+        for line in plan_lines(planned, sum(parameter.numel() for parameter in model.parameters())):
+            display.say(line)
         parts: dict[str, Any] = {"log": Log(run), "display": display, "observers": [Board(run), *observers]}
         trainer = make_trainer(run.draft, config, opened, processes, model=model, started=started, **parts)
         trainer.validation.rehearse(trainer.store.candidate)
@@ -238,14 +243,6 @@ def _open(run: Run, processes: Processes) -> Prepared:
     """The text that the first process has prepared."""
     processes.wait()
     return open_prepared(run.data, Tokenizers.load(run.directory))
-
-
-def _resolve(config: Config) -> Config:
-    """The configuration with a length: steps, minutes, or another run's plan."""
-    training = config.training
-    if training.minutes is None and training.plan is None and training.steps is None:
-        return config.with_steps(20_000)
-    return config
 
 
 def _begin(run: Run, trainer: Trainer, config: Config, prepared: Prepared, origin: Mapping[str, Any]) -> None:

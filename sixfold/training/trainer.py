@@ -28,7 +28,7 @@ from sixfold.training.schedule import rate
 from sixfold.training.signals import Signals
 from sixfold.training.store import Store
 from sixfold.training.validation import Validation
-from sixfold.training.what_next import to_resume
+from sixfold.training.what_next import about_signal
 
 
 class BatchSource(Protocol):
@@ -112,11 +112,12 @@ class Trainer:
         """Train until there is a reason to stop. → the reason"""
         self.model.train()
         for observer in self.parts.observers:
-            observer.begin(self.progress.step, self.steps)
+            observer.begin(self.progress.step, self.pace.known_steps)
         with self.signals:
             while True:
                 if self.validation_is_due():
                     self.validate()
+                    self.decay()
                 reason = self.reason_to_stop()
                 if not self.saved and (reason or self.checkpoint_is_due()):
                     self.save()
@@ -210,14 +211,27 @@ class Trainer:
     def rate(self) -> float:
         return rate(self.training, self.pace.virtual_step(self.progress.step), self.steps) * self.guard.rate
 
+    def decay(self) -> None:
+        """In a run without a length, begin the decay when patience ends: from the weights of the best checkpoint."""
+        steps = self.pace.decay(self.progress.step, self.progress.waited)
+        if steps is None:
+            return
+        best = self.store.run.training / f"step-{self.best_step()}"
+        self.load_tensors(checkpoint.read(best))
+        self.progress.waited = 0
+        self.change_plan(steps)
+
     def plan(self) -> None:
         """In a run by minutes, change the number of steps if a plan is due. The first process decides."""
         steps = self.pace.plan(self.progress.step, self.training.validate_every)
         if self.training.minutes is not None:
             steps = self.processes.agree(steps)
         if steps is not None:
-            self.pace.add(self.progress.step, steps)
-            self.record("plan", steps=steps)
+            self.change_plan(steps)
+
+    def change_plan(self, steps: int) -> None:
+        self.pace.add(self.progress.step, steps)
+        self.record("plan", steps=steps)
 
     # Log and observers ---------------------------------------------------------------------------------------
 
@@ -234,7 +248,7 @@ class Trainer:
         progress.padding.append(self.batches.padding)
         self.pace.tell_step(seconds)
         padding, unit = self.batches.padding, "tokens" if main == "words" else main
-        done = StepDone(progress.step, self.steps, loss, self.rate(), scored, seconds, padding, unit)
+        done = StepDone(progress.step, self.pace.known_steps, loss, self.rate(), scored, seconds, padding, unit)
         for observer in self.parts.observers:
             observer.step(done)
         if progress.step % self.training.log_every == 0 or progress.step == self.steps:
@@ -272,17 +286,8 @@ class Trainer:
 
     def answer(self, signal: str, again: bool) -> None:
         """Print the effect of a signal at once. Called by the listening thread."""
-        resume, step = to_resume(self.store.run.directory), self.progress.step
-        if not again:
-            self.parts.say(
-                f"{signal}: the run stops after this step and saves a checkpoint (a second {signal} stops it at once, "
-                f"without saving); resume with: {resume}"
-            )
-            return
-        self.parts.say(
-            f"{signal} again: the run stops at step {step:,} and loses all steps since the checkpoint of step "
-            f"{self.store.saved_step(step):,}; resume with: {resume}"
-        )
+        step = self.progress.step
+        self.parts.say(about_signal(signal, again, self.store.run.directory, step, self.store.saved_step(step)))
 
     # Validation, and when to stop -----------------------------------------------------------------------------
 
@@ -316,7 +321,7 @@ class Trainer:
             return Reason(self.guard.gave_up)
         if progress.step >= self.steps and not self.validation_is_due():  # a signal may have interrupted it
             return Reason(f"all {self.steps:,} steps are done")
-        if patience is not None and progress.waited >= patience:
+        if patience is not None and progress.waited >= patience and self.pace.patience_ends:
             return Reason(f"no better {self.validation.metric} in {patience} validations")
         if self.processes.any(self.signals.asked):  # a signal may reach one process only, but all stop together
             return Reason(f"interrupted by {self.signals.name or 'a signal'}", asked=True)

@@ -20,6 +20,19 @@ def to_resume(run: Path) -> str:
     return _command("train", "--resume", str(run), *_imports(run))
 
 
+def about_signal(signal: str, again: bool, run: Path, step: int, saved: int) -> str:
+    """The effect of a signal on a run at this step, whose last checkpoint is of step `saved`."""
+    if not again:
+        return (
+            f"{signal}: the run stops after this step and saves a checkpoint (a second {signal} stops it at once, "
+            f"without saving); resume with: {to_resume(run)}"
+        )
+    return (
+        f"{signal} again: the run stops at step {step:,} and loses all steps since the checkpoint of step {saved:,}; "
+        f"resume with: {to_resume(run)}"
+    )
+
+
 def what_next(outcome: Outcome) -> list[str]:
     """Commands that make sense after this outcome."""
     run = str(outcome.run)

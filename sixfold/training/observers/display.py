@@ -215,6 +215,8 @@ class Pace:
     def left(self) -> float | None:
         """Estimated seconds to the last step, at the average speed of this process, validations included."""
         done = self._at - self._from
+        if not self.steps:
+            return None
         return (time.monotonic() - self._began) / done * max(self.steps - self._at, 0) if done > 0 else None
 
 

@@ -12,7 +12,7 @@ class StepDone(NamedTuple):
     """One optimiser step."""
 
     step: int
-    steps: int  # of the complete run
+    steps: int  # of the complete run; 0 if that is not known yet
     loss: float  # per `unit`, without smoothing
     rate: float  # the learning rate
     tokens: float  # scored targets, in `unit`

@@ -1,0 +1,325 @@
+"""The plan: values for the keys that a configuration leaves open, worked out from the text, the time and the machine.
+
+    text       rows, tokens, vocabulary ─┐
+    time       minutes, steps or neither ├─ one rule for each key, below ─→ choices (key, value, reason)
+    machine    floating-point operations ┘
+               per second, by width
+
+A key that the user or a recipe gives is never changed; the other keys are chosen to fit it. The rules are numbers in
+and numbers out: nothing here reads a file or a clock. docs/plan.md explains them, and benchmarks/README.md ("The plan")
+has the measurements behind each constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from sixfold.config.schema import Config
+
+PLANNED = (  # the keys that the rules below set
+    *(f"model.{key}" for key in ("d_model", "d_ff", "heads", "dropout")),
+    *(f"training.{key}" for key in ("batch_tokens", "learning_rate", "schedule", "warmup", "label_smoothing")),
+    *(f"training.{key}" for key in ("validate_every", "checkpoint_every")),
+    "decoding.beam_size",
+)
+
+# Vocabulary: with few texts, rare pieces are never learned; with many, long pieces make short sequences.
+_VOCABULARY, _AT_WORDS, _GROWTH = 4000, 700_000, 0.4  # pieces for a corpus of this many words; exponent of its size
+_FEWEST_PIECES, _MOST_PIECES = 500, 32_000
+
+# Sizes: the larger a model, the more it needs of both text and time.
+_PARAMETERS_PER_TOKEN = 10  # most parameters in layers for each token of the training text
+_SEEN_PER_PARAMETER = 2.0  # fewest tokens seen in training for each parameter in layers
+_HEAD = 32  # width of a head, if the model is narrower than 512; 64 from there on
+
+# Time: what is left for training steps of the minutes asked for.
+_FOR_STEPS = 0.85  # the rest is for preparing text, validating and saving
+
+# Batches: a short run needs small batches, or it makes too few steps.
+_STEPS_WANTED = 1000
+_SMALLEST_BATCH, _LARGEST_BATCH = 1000, 4096  # tokens
+
+_RATE, _AT_WIDTH = 4e-3, 128  # peak learning rate of adamw at this width; it falls with the width
+_LARGEST_RATE = 5e-3
+_GENTLER = 10  # a rate that is right for fresh weights would undo trained ones
+_DROPOUT = ((2, 0.0), (6, 0.05), (20, 0.1), (40, 0.2))  # (epochs below, dropout)
+_MOST_DROPOUT = 0.3
+_EPOCHS_WITHOUT_LENGTH = 40  # expected of a run that ends when validation stops improving
+_WITHOUT_VALIDATION = 20  # epochs of a run without length and without validation text
+_PATIENCE = 5  # validations
+
+
+class Facts(NamedTuple):
+    """Properties of the prepared training text. A text without a source has 0 source tokens."""
+
+    rows: int  # pairs, texts, or windows of a language model
+    source_tokens: int
+    target_tokens: int
+    vocabulary: int  # words that the head can predict
+    pairs: bool = False  # whether a row is a source and a target
+    labels: bool = False  # whether the model predicts a label in place of words
+    validated: bool = True  # whether there is validation text
+    trained: bool = False  # whether the model begins with trained weights
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of an epoch, on the side that has more: a batch counts these, and the end of each row."""
+        return max(self.source_tokens, self.target_tokens, 1) + self.rows
+
+    @property
+    def length(self) -> float:
+        """Mean tokens of a row."""
+        return self.tokens / max(self.rows, 1)
+
+
+class Choice(NamedTuple):
+    """A value that the plan gives to a key."""
+
+    key: str  # such as "model.d_model"
+    value: Any
+    reason: str
+
+
+class Size(NamedTuple):
+    """One size of model, as far as its cost depends on it."""
+
+    d_model: int
+    layers: int  # of each stack
+    d_ff: int
+    pairs: bool = False  # encoder and decoder, not one stack
+
+    def parameters(self) -> int:
+        """Weights of all layers: 4d² of an attention (a decoder layer has two), 2·d·d_ff of a feed-forward layer."""
+        attention, inner = 4 * self.d_model**2, 2 * self.d_model * self.d_ff
+        return self.layers * (3 * attention + 2 * inner if self.pairs else attention + inner)
+
+    def operations(self, facts: Facts) -> float:
+        """Floating-point operations of an epoch: forward, and twice as many backward."""
+        d, inner = self.d_model, 2 * self.d_model * self.d_ff
+        seen = 2 * facts.length * d  # products of a query with all keys, and of its weights with all values
+        target = facts.target_tokens + facts.rows
+        work = target * self.layers * (4 * d**2 + seen + inner)
+        if self.pairs:
+            source = facts.source_tokens + facts.rows
+            work += source * self.layers * (6 * d**2 + seen + inner) + target * self.layers * (2 * d**2 + seen)
+        return 6 * (work + (0 if facts.labels else target * d * facts.vocabulary))
+
+
+_LADDER = ((64, 3), (96, 3), (128, 4), (192, 4), (256, 4), (384, 5), (512, 6), (768, 6), (1024, 6))  # (d_model, layers)
+
+Speed = Callable[[int], float]  # width → floating-point operations per second of training steps on this machine
+
+
+def vocabulary(words: int) -> int:
+    """The pieces of a bpe or unigram vocabulary for a text of this many words (both sides of a pair)."""
+    pieces = _VOCABULARY * (max(words, 1) / _AT_WORDS) ** _GROWTH
+    return int(min(max(round(pieces / 500) * 500, _FEWEST_PIECES), _MOST_PIECES))
+
+
+class Planned(NamedTuple):
+    """A configuration with a value for every key that it left open, and the choices that were made."""
+
+    config: Config
+    choices: list[Choice]
+    facts: Facts
+    epochs: float | None = None  # expected; None if the run has no length
+
+    def length(self) -> str:
+        """The length of the run in words."""
+        training, per_epoch = self.config.training, self.facts.tokens / self.config.training.batch_tokens
+        about = "" if self.epochs is None else f", about {_short(self.epochs)} epochs"
+        if training.minutes is not None:
+            steps = "" if self.epochs is None else f", about {_short(self.epochs * per_epoch)} steps"
+            return f"{training.minutes:g} minutes{steps}{about}"
+        if training.steps is not None:
+            return f"{training.steps:,} steps{about}"
+        if training.plan is not None:
+            return f"as many steps as {training.plan}"
+        return f"until validation stops improving; an epoch is about {_short(per_epoch)} steps"
+
+
+def make_plan(config: Config, facts: Facts, speed: Speed) -> Planned:
+    """Apply all rules."""
+    planner = _Planner(config, facts, speed)
+    for rule in (_sizes, _batch, _rate, _length, _dropout, _smoothing, _validation, _beam):
+        for choice in rule(planner):
+            planner.add(choice)
+    return Planned(planner.config, planner.choices, facts, planner.epochs(planner.size))
+
+
+class _Planner:
+    """A configuration that is being completed."""
+
+    def __init__(self, config: Config, facts: Facts, speed: Speed):
+        self.config, self.facts, self._speed = config, facts, speed
+        self.choices: list[Choice] = []
+
+    def add(self, choice: Choice) -> None:
+        """Set a value, unless it is given."""
+        if self.gives(choice.key):
+            return
+        section, _, name = choice.key.partition(".")
+        changed = getattr(self.config, section).model_copy(update={name: choice.value})
+        self.config = self.config.model_copy(update={section: changed})
+        self.choices.append(choice)
+
+    def gives(self, *keys: str) -> bool:
+        """Whether one of these keys has a value already. Null counts as none."""
+        split = [key.partition(".") for key in keys]
+        sections = [(getattr(self.config, section), name) for section, _, name in split]
+        return any(name in values.model_fields_set and getattr(values, name) is not None for values, name in sections)
+
+    @property
+    def size(self) -> Size:
+        """The size of the configuration as it is now."""
+        model = self.config.model
+        return Size(model.d_model, model.layers or model.encoder_layers or 6, model.d_ff, self.facts.pairs)
+
+    def seconds(self) -> float | None:
+        """Time for training steps; None if the run has no minutes."""
+        minutes = self.config.training.minutes
+        return None if minutes is None else 60 * minutes * _FOR_STEPS
+
+    def epochs(self, size: Size) -> float | None:
+        """Epochs that fit into the run; None if it has no length."""
+        training = self.config.training
+        if training.steps is not None:
+            return training.steps * training.batch_tokens / self.facts.tokens
+        seconds = self.seconds()
+        return None if seconds is None else seconds * self._speed(size.d_model) / size.operations(self.facts)
+
+
+def _sizes(planner: _Planner) -> Iterator[Choice]:
+    """The largest model that the text can fill and, in a run by minutes, that sees enough tokens."""
+    model, facts = planner.config.model, planner.facts
+    if planner.gives("model.d_model"):
+        size, reason = _at_width(model.d_model, facts.pairs), f"for a width of {model.d_model}"
+    else:
+        size, reason = _fitting(planner)
+    layers = size.layers if not planner.gives("model.encoder_layers", "model.decoder_layers") else None
+    yield Choice("model.d_model", size.d_model, reason)
+    width = planner.config.model.d_model
+    yield Choice("model.d_ff", 4 * width, "4 × d_model")
+    head = 64 if width >= 512 else _HEAD
+    heads = width // head if width % head == 0 else 1
+    if not planner.gives("model.d_head"):
+        yield Choice("model.heads", heads, f"each {width // heads} wide")
+    if layers is not None:
+        yield Choice("model.layers", layers, f"usual for a width of {width}")
+
+
+def _fitting(planner: _Planner) -> tuple[Size, str]:
+    """The size of a model whose width is not given, and the reason."""
+    facts = planner.facts
+    sizes = [_at_width(width, facts.pairs) for width, _ in _LADDER]
+    chosen, reason = sizes[0], "the smallest: there is little text or time"
+    for size in sizes:
+        parameters, epochs = size.parameters(), planner.epochs(size)
+        if parameters > _PARAMETERS_PER_TOKEN * facts.tokens:
+            break
+        seen = None if epochs is None else epochs * facts.tokens
+        if planner.seconds() is not None and seen is not None and seen < _SEEN_PER_PARAMETER * parameters:
+            break
+        of = f"for {_short(facts.tokens)} tokens of text" if seen is None else f"see {_short(seen)} tokens in this run"
+        chosen, reason = size, f"{_short(parameters)} parameters in layers {of}"
+    return chosen, reason
+
+
+def _at_width(width: int, pairs: bool) -> Size:
+    """The size of the ladder with this width, or with the nearest one below it."""
+    layers = [layers for d, layers in _LADDER if d <= width] or [_LADDER[0][1]]
+    return Size(width, layers[-1], 4 * width, pairs)
+
+
+def _batch(planner: _Planner) -> Iterator[Choice]:
+    """Small enough for about a thousand steps; in a long run, as large as is efficient."""
+    if planner.config.training.steps is not None:
+        yield Choice("training.batch_tokens", _LARGEST_BATCH, "usual")
+        return
+    epochs = planner.epochs(planner.size) or _EPOCHS_WITHOUT_LENGTH
+    seen = epochs * planner.facts.tokens
+    tokens = min(max(round(seen / _STEPS_WANTED / 100) * 100, _SMALLEST_BATCH), _LARGEST_BATCH)
+    yield Choice("training.batch_tokens", tokens, f"about {_short(seen / tokens)} steps")
+
+
+def _rate(planner: _Planner) -> Iterator[Choice]:
+    """Proportional to 1 / d_model for adamw and muon; the other optimisers have their own usual rates."""
+    width, optimizer = planner.config.model.d_model, planner.config.training.optimizer
+    usual = {"adafactor": 1e-2, "sgd": 0.1}.get(optimizer)
+    if usual is not None:
+        yield Choice("training.learning_rate", usual, f"usual for {optimizer}")
+        return
+    rate, why = min(_RATE * _AT_WIDTH / width, _LARGEST_RATE), f"for a width of {width}"
+    if planner.facts.trained:
+        rate, why = rate / _GENTLER, f"1/{_GENTLER} of the rate {why}: the weights are trained already"
+    yield Choice("training.learning_rate", float(f"{rate:.2g}"), why)
+
+
+def _length(planner: _Planner) -> Iterator[Choice]:
+    """With a length, the rate rises and falls within it. Without one, the run ends when validation stops improving."""
+    training, facts = planner.config.training, planner.facts
+    a_length = training.steps is not None or training.minutes is not None or training.plan is not None
+    needs_one = "" if a_length else _needs_length(planner)
+    if needs_one:
+        steps = max(round(_WITHOUT_VALIDATION * facts.tokens / training.batch_tokens), 100)
+        yield Choice("training.steps", steps, f"{_WITHOUT_VALIDATION} epochs: {needs_one}")
+    if a_length or needs_one:
+        yield Choice("training.schedule", "cosine", "falls to 0 at the end of the run")
+        yield Choice("training.warmup", 0.1, "a tenth of the run")
+        return
+    per_epoch = facts.tokens / training.batch_tokens
+    yield Choice(
+        "training.schedule", "warmup_stable_decay", "no length is given: falls when validation stops improving"
+    )
+    yield Choice("training.patience", _PATIENCE, "validations without improvement, then the rate falls")
+    yield Choice("training.warmup", int(min(max(2 * per_epoch, 100), 1000)), "steps: two epochs, from 100 to 1,000")
+    yield Choice("training.validate_every", int(min(max(per_epoch, 100), 2000)), "steps: an epoch, from 100 to 2,000")
+    yield Choice("training.checkpoint_every", int(min(max(per_epoch, 100), 2000)), "as validate_every")
+
+
+def _needs_length(planner: _Planner) -> str:
+    """Why a run can't end by patience; empty if it can."""
+    training = planner.config.training
+    if not planner.facts.validated:
+        return "no validation text tells when to stop"
+    if planner.gives("training.schedule") and training.schedule not in ("constant", "warmup_stable_decay"):
+        return f"the schedule {training.schedule} needs a length"
+    for key in ("warmup", "validate_every", "checkpoint_every"):
+        if planner.gives(f"training.{key}") and isinstance(getattr(training, key), float):
+            return f"training.{key} is a share of the run"
+    return ""
+
+
+def _dropout(planner: _Planner) -> Iterator[Choice]:
+    """The more often the model sees the same text, the more dropout."""
+    epochs = planner.epochs(planner.size)
+    seen = _EPOCHS_WITHOUT_LENGTH if epochs is None else epochs
+    value = next((value for below, value in _DROPOUT if seen < below), _MOST_DROPOUT)
+    yield Choice("model.dropout", value, f"about {_short(seen)} epochs" if epochs is not None else "for many epochs")
+
+
+def _smoothing(planner: _Planner) -> Iterator[Choice]:
+    if not planner.facts.pairs and not planner.facts.labels:
+        yield Choice("training.label_smoothing", 0.0, "plain text is scored by its likelihood")
+
+
+def _validation(planner: _Planner) -> Iterator[Choice]:
+    """Few validations in a short run: each takes time from training."""
+    minutes = planner.config.training.minutes
+    share = 0.1 if minutes is None or minutes > 20 else 0.2 if minutes > 8 else 0.25
+    yield Choice("training.validate_every", share, "of the run")
+    yield Choice("training.checkpoint_every", min(share, 5 / minutes if minutes else 0.05), "of the run")
+
+
+def _beam(planner: _Planner) -> Iterator[Choice]:
+    if planner.facts.pairs and not planner.gives("decoding.sample"):
+        yield Choice("decoding.beam_size", 4, "better than greedy search")
+
+
+def _short(number: float) -> str:
+    """1234567 → 1.2M"""
+    for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= unit:
+            return f"{number / unit:.2g}{letter}" if number < 100 * unit else f"{number / unit:.0f}{letter}"
+    return f"{number:.2g}" if number < 100 else f"{number:.0f}"
