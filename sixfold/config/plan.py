@@ -48,6 +48,9 @@ _MOST_DROPOUT = 0.3
 _EPOCHS_WITHOUT_LENGTH = 40  # expected of a run that ends when validation stops improving
 _WITHOUT_VALIDATION = 20  # epochs of a run without length and without validation text
 _PATIENCE = 5  # validations
+_SHARES = (0.05, 0.1, 0.2, 0.25, 0.5)  # of the run, between validations
+_FOR_VALIDATION = 0.1  # of the time of a run
+_LONG_OUTPUTS = 2  # length of an output, while the model learns when to end, by that of the reference
 
 
 class Facts(NamedTuple):
@@ -59,7 +62,7 @@ class Facts(NamedTuple):
     vocabulary: int  # words that the head can predict
     pairs: bool = False  # whether a row is a source and a target
     labels: bool = False  # whether the model predicts a label in place of words
-    validated: bool = True  # whether there is validation text
+    valid_rows: int = 0  # of the validation text; 0 without one
     trained: bool = False  # whether the model begins with trained weights
 
     @property
@@ -142,7 +145,7 @@ class Planned(NamedTuple):
 def make_plan(config: Config, facts: Facts, speed: Speed) -> Planned:
     """Apply all rules."""
     planner = _Planner(config, facts, speed)
-    for rule in (_sizes, _batch, _rate, _length, _dropout, _smoothing, _validation, _beam):
+    for rule in (_sizes, _batch, _rate, _length, _dropout, _smoothing, _beam, _validation):
         for choice in rule(planner):
             planner.add(choice)
     return Planned(planner.config, planner.choices, facts, planner.epochs(planner.size))
@@ -281,7 +284,7 @@ def _length(planner: _Planner) -> Iterator[Choice]:
 def _needs_length(planner: _Planner) -> str:
     """Why a run can't end by patience; empty if it can."""
     training = planner.config.training
-    if not planner.facts.validated:
+    if not planner.facts.valid_rows:
         return "no validation text tells when to stop"
     if planner.gives("training.schedule") and training.schedule not in ("constant", "warmup_stable_decay"):
         return f"the schedule {training.schedule} needs a length"
@@ -305,11 +308,19 @@ def _smoothing(planner: _Planner) -> Iterator[Choice]:
 
 
 def _validation(planner: _Planner) -> Iterator[Choice]:
-    """Few validations in a short run: each takes time from training."""
+    """As often as takes no more than a tenth of the time."""
+    costs = _validation_share(planner)
+    share = next((share for share in _SHARES if costs / share <= _FOR_VALIDATION), _SHARES[-1])
     minutes = planner.config.training.minutes
-    share = 0.1 if minutes is None or minutes > 20 else 0.2 if minutes > 8 else 0.25
-    yield Choice("training.validate_every", share, "of the run")
+    yield Choice("training.validate_every", share, "of the run: all validations take at most a tenth of it")
     yield Choice("training.checkpoint_every", min(share, 5 / minutes if minutes else 0.05), "of the run")
+
+
+def _validation_share(planner: _Planner) -> float:
+    """The time of one validation, as a share of that of the run: the loss, then outputs longer than they will be."""
+    facts, epochs = planner.facts, planner.epochs(planner.size) or _EPOCHS_WITHOUT_LENGTH
+    forwards = 1 + (_LONG_OUTPUTS * planner.config.decoding.beam_size if facts.pairs else 0)
+    return facts.valid_rows / facts.rows * forwards / 3 / epochs
 
 
 def _beam(planner: _Planner) -> Iterator[Choice]:

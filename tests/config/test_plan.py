@@ -8,10 +8,10 @@ from sixfold.config.files import read_config
 from sixfold.config.plan import PLANNED, Facts, Size, make_plan, vocabulary
 from sixfold.config.schema import keys
 
-CAPTIONS = Facts(29_000, 400_000, 420_000, 5_000, pairs=True)
-DRAMA = Facts(4_000, 0, 1_000_000, 300)
-THREE_LINES = Facts(3, 20, 20, 260, pairs=True)
-TEN_MILLION = Facts(10_000_000, 250_000_000, 260_000_000, 32_000, pairs=True)
+CAPTIONS = Facts(29_000, 400_000, 420_000, 5_000, pairs=True, valid_rows=1_000)
+DRAMA = Facts(4_000, 0, 1_000_000, 300, valid_rows=400)
+THREE_LINES = Facts(3, 20, 20, 260, pairs=True, valid_rows=1)
+TEN_MILLION = Facts(10_000_000, 250_000_000, 260_000_000, 32_000, pairs=True, valid_rows=3_000)
 
 
 def planned(facts, gflops=60.0, **settings):
@@ -110,7 +110,7 @@ def test_what_needs_a_length_gets_one(settings, why):
 
 
 def test_without_validation_text_a_run_has_twenty_epochs():
-    training = planned(CAPTIONS._replace(validated=False)).config.training
+    training = planned(CAPTIONS._replace(valid_rows=0)).config.training
     assert training.steps * training.batch_tokens == pytest.approx(20 * CAPTIONS.tokens, rel=0.1)
 
 
