@@ -19,7 +19,10 @@ from sixfold.config.schema import Config
 
 PLANNED = (  # the keys that the rules below set
     *(f"model.{key}" for key in ("d_model", "d_ff", "heads", "dropout")),
-    *(f"training.{key}" for key in ("batch_tokens", "learning_rate", "schedule", "warmup", "label_smoothing")),
+    *(
+        f"training.{key}"
+        for key in ("batch_tokens", "optimizer", "learning_rate", "schedule", "warmup", "label_smoothing")
+    ),
     *(f"training.{key}" for key in ("validate_every", "checkpoint_every")),
     "decoding.beam_size",
 )
@@ -127,6 +130,7 @@ class Planned(NamedTuple):
     choices: list[Choice]
     facts: Facts
     epochs: float | None = None  # expected; None if the run has no length
+    epoch_seconds: float | None = None  # expected of an epoch; None if the speed is not known
 
     def length(self) -> str:
         """The length of the run in words."""
@@ -136,19 +140,27 @@ class Planned(NamedTuple):
             steps = "" if self.epochs is None else f", about {_short(self.epochs * per_epoch)} steps"
             return f"{training.minutes:g} minutes{steps}{about}"
         if training.steps is not None:
-            return f"{training.steps:,} steps{about}"
+            return f"{training.steps:,} steps{about}{self._time(self.epochs)}"
         if training.plan is not None:
             return f"as many steps as {training.plan}"
-        return f"until validation stops improving; an epoch is about {_short(per_epoch)} steps"
+        often = f"often after {_EPOCHS_WITHOUT_LENGTH} epochs{self._time(_EPOCHS_WITHOUT_LENGTH)}"
+        return f"until validation stops improving, {often}; an epoch is about {_short(per_epoch)} steps"
+
+    def _time(self, epochs: float | None) -> str:
+        if epochs is None or self.epoch_seconds is None:
+            return ""
+        minutes = epochs * self.epoch_seconds / _FOR_STEPS / 60
+        return f", about {_short(minutes)} minutes" if minutes < 180 else f", about {_short(minutes / 60)} hours"
 
 
 def make_plan(config: Config, facts: Facts, speed: Speed) -> Planned:
     """Apply all rules."""
     planner = _Planner(config, facts, speed)
-    for rule in (_sizes, _batch, _rate, _length, _dropout, _smoothing, _beam, _validation):
+    for rule in (_sizes, _batch, _optimizer, _rate, _length, _dropout, _smoothing, _beam, _validation):
         for choice in rule(planner):
             planner.add(choice)
-    return Planned(planner.config, planner.choices, facts, planner.epochs(planner.size))
+    size = planner.size
+    return Planned(planner.config, planner.choices, facts, planner.epochs(size), planner.epoch_seconds(size))
 
 
 class _Planner:
@@ -190,7 +202,11 @@ class _Planner:
         if training.steps is not None:
             return training.steps * training.batch_tokens / self.facts.tokens
         seconds = self.seconds()
-        return None if seconds is None else seconds * self._speed(size.d_model) / size.operations(self.facts)
+        return None if seconds is None else seconds / self.epoch_seconds(size)
+
+    def epoch_seconds(self, size: Size) -> float:
+        """The time of an epoch on this machine."""
+        return size.operations(self.facts) / self._speed(size.d_model)
 
 
 def _sizes(planner: _Planner) -> Iterator[Choice]:
@@ -244,6 +260,13 @@ def _batch(planner: _Planner) -> Iterator[Choice]:
     seen = epochs * planner.facts.tokens
     tokens = min(max(round(seen / _STEPS_WANTED / 100) * 100, _SMALLEST_BATCH), _LARGEST_BATCH)
     yield Choice("training.batch_tokens", tokens, f"about {_short(seen / tokens)} steps")
+
+
+def _optimizer(planner: _Planner) -> Iterator[Choice]:
+    if planner.facts.trained:
+        yield Choice("training.optimizer", "adamw", "changes trained weights gently")
+    else:
+        yield Choice("training.optimizer", "muon", "needs fewer steps than adamw")
 
 
 def _rate(planner: _Planner) -> Iterator[Choice]:

@@ -128,6 +128,27 @@ def test_an_absurd_budget_gets_a_plan(facts, minutes):
     assert 0 < plan.config.training.learning_rate <= 5e-3
 
 
+def test_the_expected_duration_is_that_of_the_operations():
+    plan = planned(CAPTIONS, gflops=60.0, training__steps=3000)
+    size = Size(plan.config.model.d_model, plan.config.model.layers, plan.config.model.d_ff, pairs=True)
+    seconds = plan.epochs * size.operations(CAPTIONS) / 60e9 / 0.85
+    assert f"about {seconds / 60:.0f} minutes" in plan.length()
+
+
+def test_trained_weights_are_changed_by_adamw_and_more_gently():
+    fresh, trained = (planned(CAPTIONS._replace(trained=t), training__minutes=5).config.training for t in (False, True))
+    assert (fresh.optimizer, trained.optimizer) == ("muon", "adamw")
+    assert trained.learning_rate < fresh.learning_rate / 5
+
+
+def test_a_validation_text_that_is_large_for_the_time_is_used_less_often():
+    every = [
+        planned(CAPTIONS._replace(valid_rows=rows), training__minutes=5).config.training.validate_every
+        for rows in (100, 1_000, 10_000)
+    ]
+    assert every == sorted(set(every))
+
+
 def test_the_keys_that_help_calls_planned_exist_and_are_planned():
     assert set(PLANNED) <= {key for key, _ in keys()}
     chosen = {choice.key for facts in (CAPTIONS, DRAMA) for choice in planned(facts, training__minutes=5).choices}
