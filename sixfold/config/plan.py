@@ -41,7 +41,7 @@ _FOR_STEPS = 0.85  # the rest is for preparing text, validating and saving
 
 # Batches: a short run needs small batches, or it makes too few steps.
 _STEPS_WANTED = 1000
-_SMALLEST_BATCH, _LARGEST_BATCH = 1000, 4096  # tokens
+_SMALLEST_BATCH, _LARGEST_BATCH = 1000, 4000  # tokens
 
 _RATE, _AT_WIDTH = 4e-3, 128  # peak learning rate of adamw at this width; it falls with the width
 _LARGEST_RATE = 5e-3
@@ -258,7 +258,7 @@ def _batch(planner: _Planner) -> Iterator[Choice]:
         return
     epochs = planner.epochs(planner.size) or _EPOCHS_WITHOUT_LENGTH
     seen = epochs * planner.facts.tokens
-    tokens = min(max(round(seen / _STEPS_WANTED / 100) * 100, _SMALLEST_BATCH), _LARGEST_BATCH)
+    tokens = min(max(round(seen / _STEPS_WANTED / 500) * 500, _SMALLEST_BATCH), _LARGEST_BATCH)
     yield Choice("training.batch_tokens", tokens, f"about {_short(seen / tokens)} steps")
 
 
