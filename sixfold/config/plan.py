@@ -40,11 +40,11 @@ _HEAD = 32  # width of a head, if the model is narrower than 512; 64 from there 
 _FOR_STEPS = 0.85  # the rest is for preparing text, validating and saving
 
 # Batches: a short run needs small batches, or it makes too few steps.
-_STEPS_WANTED = 1000
+_STEPS_WANTED = 2000
 _SMALLEST_BATCH, _LARGEST_BATCH = 1000, 4000  # tokens
 
-_RATE, _AT_WIDTH = 4e-3, 128  # peak learning rate of adamw at this width; it falls with the width
-_LARGEST_RATE = 5e-3
+_RATE, _AT_WIDTH = 6e-3, 128  # peak learning rate of muon and adamw at this width; it falls with the width
+_LARGEST_RATE = 8e-3
 _GENTLER = 10  # a rate that is right for fresh weights would undo trained ones
 _DROPOUT = ((2, 0.0), (6, 0.05), (20, 0.1), (40, 0.2))  # (epochs below, dropout)
 _MOST_DROPOUT = 0.3
@@ -252,7 +252,7 @@ def _at_width(width: int, pairs: bool) -> Size:
 
 
 def _batch(planner: _Planner) -> Iterator[Choice]:
-    """Small enough for about a thousand steps; in a long run, as large as is efficient."""
+    """Small enough for about two thousand steps; in a long run, as large as is efficient."""
     if planner.config.training.steps is not None:
         yield Choice("training.batch_tokens", _LARGEST_BATCH, "usual")
         return
