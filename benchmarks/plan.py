@@ -3,9 +3,9 @@
     python benchmarks/plan.py --corpora DIR [--minutes 3] [--workers 2] [--only CELL,…] [--again]
 
 Each worker is one process with one thread, whose minutes are minutes of computing (by_cpu_time.py). A point is the plan
-itself, or the plan with its width halved or doubled (layers follow), or with its learning rate halved or doubled. Every finished row is written to results/plan/; rows that
-are there are skipped. --again trains the best point and the plan of each cell with a second seed. The table is printed
-at the end, and by --table alone.
+itself, or the plan with its width halved or doubled (layers follow), or with its learning rate halved or doubled. Every
+finished row is written to results/plan/; rows that are there are skipped. --again trains the best point and the plan of
+each cell with a second seed. The table is printed at the end, and by --table alone.
 
 DIR holds the corpora, made by `sixfold prepare libreoffice --source en --target LANGUAGE --out DIR/help-en-LANGUAGE`.
 """
