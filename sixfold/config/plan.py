@@ -53,6 +53,7 @@ _WITHOUT_VALIDATION = 20  # epochs of a run without length and without validatio
 _PATIENCE = 5  # validations
 _SHARES = (0.05, 0.1, 0.2, 0.25, 0.5)  # of the run, between validations
 _FOR_VALIDATION = 0.1  # of the time of a run
+_TO_VALIDATE = 1.0  # seconds of each validation for copying weights and writing files
 _LONG_OUTPUTS = 2  # length of an output, while the model learns when to end, by that of the reference
 
 
@@ -343,7 +344,8 @@ def _validation_share(planner: _Planner) -> float:
     """The time of one validation, as a share of that of the run: the loss, then outputs longer than they will be."""
     facts, epochs = planner.facts, planner.epochs(planner.size) or _EPOCHS_WITHOUT_LENGTH
     forwards = 1 + (_LONG_OUTPUTS * planner.config.decoding.beam_size if facts.pairs else 0)
-    return facts.valid_rows / facts.rows * forwards / 3 / epochs
+    seconds = planner.seconds()
+    return facts.valid_rows / facts.rows * forwards / 3 / epochs + (_TO_VALIDATE / seconds if seconds else 0)
 
 
 def _beam(planner: _Planner) -> Iterator[Choice]:
