@@ -18,7 +18,6 @@ import torch
 
 from sixfold.decoding.job import Job, JobEngine, Ticket
 from sixfold.decoding.records import Line
-from sixfold.text.tokenizer import checked
 
 WINDOW = 1024  # lines that are sorted together
 FIRST = 64  # lines of the first window; each window is twice as large as the one before, up to WINDOW
@@ -75,7 +74,7 @@ class OrderedStream(Generic[Output]):
         self._size = min(first, window)  # lines of the next window
         self._soon = first < window  # the first outputs after a pause are wanted soon: the shortest lines first
         self._falling = not self._soon  # the next window begins with its longest line
-        self._lines, self._read, self._next = iter(lines), start - 1, start
+        self._lines, self._next = iter(lines), start  # the number of the next line without an output
         self._order: deque[Ticket | None] = deque()  # one for each line without an output yet; None: no job
         self._submitted = 0
         self._paused = self._ended = False
@@ -88,12 +87,14 @@ class OrderedStream(Generic[Output]):
                 self._feed()
                 yield from self._ready()
                 if self.engine.busy:
-                    self._step()
+                    if self.stop is not None and self.stop():
+                        raise Stopped
+                    self.engine.step()
                     yield from self._ready()
             if self._error is not None:
                 raise self._error
         finally:
-            self._cancel(0)
+            self._cancel()
 
     def _feed(self) -> None:
         """Submit window after window, until the engine has enough jobs, or the lines end or pause."""
@@ -125,15 +126,8 @@ class OrderedStream(Generic[Output]):
             if line is None:
                 self._paused = True
                 break
-            self._read += 1
-            line = line if isinstance(line, Line) else Line(line)
-            try:
-                _check(line)
-            except ValueError as error:
-                self._end(ValueError(f"line {self._read}: {error}"))
-                break
-            lines.append(line)
-            characters += len(line.text)
+            lines.append(line if isinstance(line, Line) else Line(line))
+            characters += len(str(lines[-1].text))  # the session refuses what is no text
         return lines
 
     def _make(self, lines: Sequence[Line]) -> list[Job | None]:
@@ -156,41 +150,32 @@ class OrderedStream(Generic[Output]):
             self._submitted += 1
         self._order.extend(tickets.get(number) for number in range(len(jobs)))
 
-    def _step(self) -> None:
-        """One step of the engine. If lines fail, the stream ends before the first of them."""
-        if self.stop is not None and self.stop():
-            raise Stopped
-        failed = [ticket for ticket in self.engine.step() if ticket.error is not None]
-        numbers = [number for number, ticket in enumerate(self._order) if ticket in failed] if failed else []
-        if numbers:
-            ticket = self._order[numbers[0]]
-            assert ticket is not None
-            self._cancel(numbers[0])
-            self._end(ValueError(f"line {self._next + numbers[0]}: {ticket.error}"))
-
     def _ready(self) -> Iterator[Output]:
-        """The outputs that are next in order, finished only now, so that alignments are read for many at once."""
-        ready = list(takewhile(lambda ticket: ticket is None or ticket.done, self._order))
+        """The outputs that are next in order, finished only now, so that alignments are read for many at once.
+
+        A line that failed ends the stream when it is next.
+        """
+        ready = list(takewhile(_has_output, self._order))
         made = iter(self.session.finish([ticket for ticket in ready if ticket is not None]) if ready else ())
         for ticket in ready:
             self._order.popleft()
             self._next += 1
             yield self.session.empty if ticket is None else next(made)
+        if self._order and self._order[0] is not None and self._order[0].error is not None:
+            self._end(ValueError(f"line {self._next}: {self._order[0].error}"))
+            self._cancel()
 
     def _end(self, error: Exception) -> None:
         """Read no more lines; raise this error after the outputs of all lines before."""
         self._ended, self._error = True, error
 
-    def _cancel(self, first: int) -> None:
-        """Cancel the lines from this index of `_order` on."""
-        while len(self._order) > first:
+    def _cancel(self) -> None:
+        """Cancel the lines without an output."""
+        while self._order:
             ticket = self._order.pop()
             if ticket is not None:
                 self.engine.cancel(ticket)
 
 
-def _check(line: Line) -> None:
-    """Raise a ValueError unless its text is valid."""
-    if not isinstance(line.text, str):
-        raise ValueError(f"expected a text, got {type(line.text).__name__}")
-    checked(line.text)
+def _has_output(ticket: Ticket | None) -> bool:
+    return ticket is None or (ticket.done and ticket.error is None)

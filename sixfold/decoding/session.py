@@ -63,7 +63,7 @@ class LineSession(Generic[Output]):
         """An engine without jobs."""
         raise NotImplementedError
 
-    def encode(self, lines: Sequence[Line]) -> list[list[int]]:
+    def encode(self, lines: Sequence[Line]) -> Sequence[Sequence[int]]:
         raise NotImplementedError
 
     def job(self, line: Line, ids: Sequence[int]) -> Job | None:
@@ -76,7 +76,9 @@ class LineSession(Generic[Output]):
 
     def jobs(self, lines: Sequence[Line]) -> list[Job | ValueError | None]:
         """For each line its job, the error of a line that has a mistake, or None if its output is `empty`."""
-        return [self._try(line, ids) for line, ids in zip(lines, self.encode(lines), strict=True)]
+        errors = {number: error for number, line in enumerate(lines) if (error := line.mistake())}
+        rows = iter(self.encode([line for number, line in enumerate(lines) if number not in errors]))
+        return [errors.get(number) or self._try(line, next(rows)) for number, line in enumerate(lines)]
 
     def _try(self, line: Line, ids: Sequence[int]) -> Job | ValueError | None:
         try:
@@ -116,8 +118,8 @@ class DecodingSession(LineSession[Translation]):
         looking: Looking = NOTHING_SHOWN,
         terms: Sequence[str] = (),
     ):
-        self.watching = check_demands(owned.models, tokenizers.target, decoding, self.stack, terms)
-        self.lease = owned.lend(decoding, self.watching, looking.tap, gated=looking.gates is not None)
+        watching = check_demands(owned.models, tokenizers.target, decoding, self.stack, terms)
+        self.lease = owned.lend(decoding, watching, looking.tap, gated=looking.gates is not None)
         self.models, self.step = self.lease.models, self.lease.step
         if looking.gates:
             with_gates(self.step).check_gates(looking.gates)
@@ -147,13 +149,7 @@ class DecodingSession(LineSession[Translation]):
         return _limit(self.models, stack)
 
     def rules(self, line: Line) -> tuple[Rule, ...]:
-        rules = make_rules(self.decoding, self.tokenizer, prefix=line.prefix, terms=line.terms)
-        for rule in rules:
-            if rule.needs_attention and not self.watching:
-                raise ValueError(
-                    f"{rule.describe()}: this rule needs attention weights, which the search does not read"
-                )
-        return rules
+        return make_rules(self.decoding, self.tokenizer, prefix=line.prefix, terms=line.terms)
 
     def demanded(self, line: Line) -> int:
         """Tokens of the prefix and the terms, by which an output may exceed `max_ratio`."""
@@ -267,9 +263,9 @@ def never_written(tokenizer: Tokenizer) -> tuple[int, ...]:
 
 def _check_ids(model: Model, ids: Sequence[int], stack: str, what: str, positions: int) -> None:
     words, limit = model.sizes.vocabulary(stack), model.limits.get(stack)
-    if not ids or min(ids) < 0 or max(ids) >= words:
+    if not ids or min(ids) <= PAD or max(ids) >= words:
         got = f"ids from {min(ids)} to {max(ids)}" if ids else "no ids"
-        raise ValueError(f"the {what} of a job has one id or more, from 0 to {words - 1}; got {got}")
+        raise ValueError(f"the {what} of a job has one id or more, from {PAD + 1} to {words - 1}; got {got}")
     if limit is not None and positions > limit:
         needs = "has" if what == "source" else "and the limit of its output have"
         raise ValueError(f"the {what} of a job {needs} {positions:,} tokens, and the model has {limit:,} positions")

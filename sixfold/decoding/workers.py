@@ -79,9 +79,12 @@ class WorkerPool(LineSession[Translation], JobEngine[Ticket]):
     def engine(self) -> WorkerPool:
         return self
 
-    def jobs(self, lines: Sequence[Line]) -> list[Job | ValueError | None]:
-        """Jobs that carry their lines to a worker, whose session makes the jobs that are decoded."""
-        return [Job(limit=0, size=len(line.text) + 1, tag=line) for line in lines]
+    def encode(self, lines: Sequence[Line]) -> Sequence[Sequence[int]]:
+        return [()] * len(lines)
+
+    def job(self, line: Line, ids: Sequence[int]) -> Job:
+        """Carries the line to a worker, whose session makes the job that is decoded."""
+        return Job(limit=0, size=len(line.text) + 1, tag=line)
 
     def finish(self, tickets: Sequence[Ticket]) -> list[Translation]:
         return [ticket.found[0] for ticket in tickets]
