@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from sixfold.decoding.job import Job, JobEngine, Ticket
 from sixfold.decoding.records import Line
+from sixfold.models.model import Model, evaluating
 
 WINDOW = 1024  # lines that are sorted together
 FIRST = 64  # lines of the first window; each window is twice as large as the one before, up to WINDOW
@@ -33,17 +34,62 @@ class Stopped(Exception):  # noqa: N818  (not an error: the caller asked for it)
     """The caller's function `stop` returned True."""
 
 
-class Session(Protocol[Output]):
-    """The methods of a session that a stream calls; see `sixfold.decoding.session.LineSession`."""
+class LineSession(Generic[Output]):
+    """Turns lines into jobs, has engines that run them, and turns tickets into outputs."""
 
-    @property
-    def empty(self) -> Output: ...
+    models: Sequence[Model] = ()  # that compute in this process
+    empty: Output  # the output of a line without a job
 
-    def engine(self) -> JobEngine[Any]: ...
+    def engine(self) -> JobEngine[Any]:
+        """An engine without jobs."""
+        raise NotImplementedError
 
-    def jobs(self, lines: Sequence[Line]) -> list[Job | ValueError | None]: ...
+    def encode(self, lines: Sequence[Line]) -> Sequence[Sequence[int]]:
+        raise NotImplementedError
 
-    def finish(self, tickets: Sequence[Ticket]) -> list[Output]: ...
+    def job(self, line: Line, ids: Sequence[int]) -> Job | None:
+        """The job of a line; None if its output is `empty`. Raises a ValueError that names the line's mistake."""
+        raise NotImplementedError
+
+    def finish(self, tickets: Sequence[Ticket]) -> list[Output]:
+        """The outputs of jobs that are done."""
+        raise NotImplementedError
+
+    def jobs(self, lines: Sequence[Line]) -> list[Job | ValueError | None]:
+        """For each line its job, the error of a line that has a mistake, or None if its output is `empty`."""
+        errors = {number: error for number, line in enumerate(lines) if (error := line.mistake())}
+        rows = iter(self.encode([line for number, line in enumerate(lines) if number not in errors]))
+        return [errors.get(number) or self._try(line, next(rows)) for number, line in enumerate(lines)]
+
+    def _try(self, line: Line, ids: Sequence[int]) -> Job | ValueError | None:
+        try:
+            return self.job(line, ids)
+        except ValueError as error:
+            return error
+
+    def stream(self, lines: Lines, **how: Any) -> Iterator[Output]:
+        """The outputs of lines, in order; the options are those of `OrderedStream`."""
+        return self._evaluated(OrderedStream(self, lines, **how))
+
+    def _evaluated(self, outputs: Iterable[Output]) -> Iterator[Output]:
+        with evaluating(*self.models):
+            yield from outputs
+
+    def closing(self, outputs: Iterator[Any]) -> Iterator[Any]:
+        """The outputs; then, however the stream ends, the session is closed."""
+        try:
+            yield from outputs
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Give back what the session holds."""
+
+    def rehearse(self, texts: Sequence[str], verb: str) -> None:
+        """Raise a ValueError if one of these texts would be refused."""
+        for number, (text, job) in enumerate(zip(texts, self.jobs([Line(text) for text in texts]), strict=True), 1):
+            if isinstance(job, ValueError):
+                raise ValueError(f"data.valid, text {number} ({text:.40}) can't be {verb}: {job}")
 
 
 class OrderedStream(Generic[Output]):
@@ -56,7 +102,7 @@ class OrderedStream(Generic[Output]):
 
     def __init__(
         self,
-        session: Session[Output],
+        session: LineSession[Output],
         lines: Lines,
         window: int = WINDOW,
         start: int = 1,

@@ -17,17 +17,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 from sixfold.config.schema import Decoding
 from sixfold.core.ids import BOS, CONTROLS, MASK, PAD, UNK
 from sixfold.core.parts import declared
 from sixfold.decoding.alignment import watched_layer
 from sixfold.decoding.engine import Engine
-from sixfold.decoding.job import Hypothesis, Job, JobEngine, Method, Ticket
+from sixfold.decoding.job import Hypothesis, Job, Method
 from sixfold.decoding.looking import NOTHING_SHOWN, Looking
-from sixfold.decoding.ordered import Lines, OrderedStream
+from sixfold.decoding.ordered import LineSession
 from sixfold.decoding.owned_models import OwnedModels
 from sixfold.decoding.records import Line, Translation
 from sixfold.decoding.rules.make import make_rules
@@ -37,12 +37,10 @@ from sixfold.decoding.search.greedy import Greedy
 from sixfold.decoding.search.length_penalty import LengthPenalty
 from sixfold.decoding.search.sample import Sample
 from sixfold.decoding.step import with_gates
-from sixfold.models.model import Model, evaluating
+from sixfold.models.model import Model
 from sixfold.text.tokenizer import Tokenizer, Tokenizers
 
 CONTROLS_NEVER_WRITTEN = (PAD, BOS, MASK)  # ids that no text has
-
-Output = TypeVar("Output")
 
 
 class RunOrigin(NamedTuple):
@@ -51,54 +49,6 @@ class RunOrigin(NamedTuple):
     runs: tuple[str, ...]
     device: str
     imports: tuple[str, ...] = ()
-
-
-class LineSession(Generic[Output]):
-    """Turns lines into jobs, has engines that run them, and turns tickets into outputs."""
-
-    models: Sequence[Model] = ()  # that compute in this process
-    empty: Output  # the output of a line without a job
-
-    def engine(self) -> JobEngine[Any]:
-        """An engine without jobs."""
-        raise NotImplementedError
-
-    def encode(self, lines: Sequence[Line]) -> Sequence[Sequence[int]]:
-        raise NotImplementedError
-
-    def job(self, line: Line, ids: Sequence[int]) -> Job | None:
-        """The job of a line; None if its output is `empty`. Raises a ValueError that names the line's mistake."""
-        raise NotImplementedError
-
-    def finish(self, tickets: Sequence[Ticket]) -> list[Output]:
-        """The outputs of jobs that are done."""
-        raise NotImplementedError
-
-    def jobs(self, lines: Sequence[Line]) -> list[Job | ValueError | None]:
-        """For each line its job, the error of a line that has a mistake, or None if its output is `empty`."""
-        errors = {number: error for number, line in enumerate(lines) if (error := line.mistake())}
-        rows = iter(self.encode([line for number, line in enumerate(lines) if number not in errors]))
-        return [errors.get(number) or self._try(line, next(rows)) for number, line in enumerate(lines)]
-
-    def _try(self, line: Line, ids: Sequence[int]) -> Job | ValueError | None:
-        try:
-            return self.job(line, ids)
-        except ValueError as error:
-            return error
-
-    def stream(self, lines: Lines, **how: Any) -> Iterator[Output]:
-        """The outputs of lines, in order; the options are those of `OrderedStream`."""
-        return self._evaluated(OrderedStream(self, lines, **how))
-
-    def _evaluated(self, outputs: OrderedStream[Output]) -> Iterator[Output]:
-        with evaluating(*self.models):
-            yield from outputs
-
-    def rehearse(self, texts: Sequence[str], verb: str) -> None:
-        """Raise a ValueError if one of these texts would be refused."""
-        for number, (text, job) in enumerate(zip(texts, self.jobs([Line(text) for text in texts]), strict=True), 1):
-            if isinstance(job, ValueError):
-                raise ValueError(f"data.valid, text {number} ({text:.40}) can't be {verb}: {job}")
 
 
 class DecodingSession(LineSession[Translation]):
@@ -131,6 +81,10 @@ class DecodingSession(LineSession[Translation]):
     def engine(self) -> Engine:
         how: dict[str, Any] = {"never": self.never, "batch_tokens": self.decoding.batch_tokens}
         return Engine(self.step, self.method, **how, check=self.check)
+
+    def close(self) -> None:
+        """Give the step back: the session must not be used any more."""
+        self.lease.end()
 
     def check(self, job: Job) -> None:
         """Raise a ValueError for a job that the models can't read. A job made by `jobs` is always readable."""

@@ -18,7 +18,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -27,8 +27,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from sixfold.core.threads import usual_threads
 from sixfold.decoding.job import Job, JobEngine, Ticket, Unanswerable
+from sixfold.decoding.ordered import LineSession
 from sixfold.decoding.records import Line, Translation, from_json
-from sixfold.decoding.session import LineSession
 
 if TYPE_CHECKING:
     from sixfold.config.schema import Decoding
@@ -126,13 +126,6 @@ class WorkerPool(LineSession[Translation], JobEngine[Ticket]):
                 taken = portion(self.waiting, len(self.workers), held, worker.held, last)
                 if taken or worker.asks:
                     worker.give(taken)
-
-    def closing(self, outputs: Iterator[Translation]) -> Iterator[Translation]:
-        """The outputs; then the pool is closed."""
-        try:
-            yield from outputs
-        finally:
-            self.close()
 
     def close(self) -> None:
         for worker in self.workers:
