@@ -23,7 +23,7 @@ from sixfold.spec.spec import Spec
 from sixfold.transformer import merge_heads, split_heads
 
 _BLOCK = 16  # tokens
-STUDY_WIDTH = 9  # taps of every kernel in the study
+STUDY_WIDTH = 9  # taps of every kernel in Narang et al. (2021)
 
 
 def before(width: int, causal: bool) -> int:
@@ -141,7 +141,7 @@ class GatedConvolution(ModelPart):
 
 
 class StudyConvolution(GatedConvolution):
-    """The study's: (conv((x W_a) ⊙ σ(x W_b)) + c) V W_O; maps have biases, each channel a kernel of width 9."""
+    """(conv((x W_a) ⊙ σ(x W_b)) + c) V W_O, as in Narang et al. (2021). Maps have biases, kernels a width of 9."""
 
     def __init__(self, spec: Spec, place: Place):
         channels = spec.sizes.d_model
