@@ -50,8 +50,8 @@ def plot(runs: Sequence[Run], out: Path) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
         kind = out.suffix.lower().removeprefix(".")
         metadata = {"Date": None} if kind == "svg" else None
-        with StagedFiles(out.parent) as aside:
-            aside.write(out.name, lambda path: figure.savefig(path, format=kind, metadata=metadata, dpi=150))
+        with StagedFiles(out.parent) as staging:
+            staging.write(out.name, lambda path: figure.savefig(path, format=kind, metadata=metadata, dpi=150))
 
 
 def names(runs: Sequence[Run]) -> list[str]:

@@ -1,6 +1,6 @@
 """Writes a model as a directory that CTranslate2 (a C++ engine) loads: CTranslate2's specification with our weights.
 
-recognise.py refuses what CTranslate2 can't express. Four steps make it the same model:
+recognise.py refuses models that CTranslate2 can't express. Four steps make it the same model:
 
 - Sinusoids are written as a table, since the engine's own have other frequencies. Beyond its rows the engine throws.
 - The T5 bias is written with a bucket for each distance up to `max_distance`, so that the engine's logarithms, which

@@ -48,7 +48,7 @@ class EncoderDecoder(Model):
         tap: Tap | None = None,
         gates: Gates | None = None,
     ) -> Memory:
-        """Ids (S, n) → the memory that `decode` reads. `real` marks what is not padding; by default all but PAD."""
+        """Ids (S, n) → the memory that `decode` reads. `real` is False at padding; by default at PAD."""
         return self._encode(source, real, features=features, tap=tap, gates=gates)
 
     def decode(

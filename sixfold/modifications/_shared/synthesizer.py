@@ -175,7 +175,7 @@ class SynthesizerPlus(Attention):
         return self.output(merge_heads(call.gate(self.place, heads)))
 
 
-# What the modifications have in common ------------------------------------------------------------------
+# Shared by the modifications ------------------------------------------------------------------
 
 
 def synthesizing(spec: Spec, part: Callable[..., nn.Module], length: int, scores: Callable[..., nn.Module]) -> Spec:
