@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import permutations
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BeforeValidator
+from pydantic import BaseModel, BeforeValidator
 
 T = TypeVar("T")
 
@@ -63,3 +64,32 @@ def giving_way(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
                 if conflict({**kept, **given}):
                     del kept[yields]
     return kept
+
+
+_TABLES = (".tsv", ".csv", ".jsonl")  # endings of files whose columns or fields data.source and data.target name
+
+
+def of_other_text(data: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """The keys of a recipe's section `data` that belong to its own text, if another data.train is given.
+
+    Its validation and test text would be scored against a model of other text, or may be part of the new training text.
+    Suffixes and columns are kept if the new text is of the same kind of file.
+    """
+    if "train" not in given or data.get("train") is None:
+        return []
+    columns = () if same_kind(data["train"], given["train"]) else ("source", "target")
+    return [key for key in ("valid", "test", *columns) if data.get(key) is not None and key not in given]
+
+
+def same_kind(one: Any, other: Any) -> bool:
+    """Whether two corpora name the same kinds of files, so that the same data.source and data.target can fit both."""
+    return {*_kinds(one)} == {*_kinds(other)}
+
+
+def _kinds(corpus: Any) -> Iterator[str]:
+    """The kind of each item: a table's ending, "" for a prefix or a text, or "two files"."""
+    for each in corpus if isinstance(corpus, list) else [corpus]:
+        item = each.model_dump() if isinstance(each, BaseModel) else each
+        path = item.get("path") if isinstance(item, Mapping) else item if isinstance(item, str) else None
+        ending = Path(str(path).lower().removesuffix(".gz")).suffix
+        yield "two files" if path is None else ending if ending in _TABLES else ""
