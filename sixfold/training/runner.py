@@ -116,10 +116,10 @@ def train(
         planned = complete(config.with_classes(len(opened.labels)), opened, processes, trained=before is not None)
         config = planned.config
         model = build_model(config, opened, processes, like=outline)
-        origin = {} if before is None else take(model, config, before, display, opened.labels)
-        origin["plan"] = [list(choice) for choice in planned.choices]
         for line in plan_lines(planned, sum(parameter.numel() for parameter in model.parameters())):
             display.say(line)
+        origin = {} if before is None else take(model, config, before, display, opened.labels)
+        origin["plan"] = [list(choice) for choice in planned.choices]
         parts: dict[str, Any] = {"log": Log(run), "display": display, "observers": [Board(run), *observers]}
         trainer = make_trainer(run.draft, config, opened, processes, model=model, started=started, **parts)
         trainer.validation.rehearse(trainer.store.candidate)

@@ -22,7 +22,9 @@ def corpus(folder, pairs=60, seed=0):
 
 
 def config(folder, **settings):
-    """The configuration of a tiny run on `corpus(folder)`; settings such as training__steps=12."""
+    """The configuration of a tiny run on `corpus(folder)`, which leaves nothing to the plan; settings such as
+    training__steps=12.
+    """
     plain = {
         "data.train": str(folder / "train"),
         "data.valid": str(folder / "valid"),
@@ -36,13 +38,17 @@ def config(folder, **settings):
         "model.dropout": "0.1",
         "training.steps": "12",
         "training.batch_tokens": "120",
+        "training.learning_rate": "1e-3",
+        "training.schedule": "inverse_sqrt",
         "training.warmup": "4",
+        "training.label_smoothing": "0.1",
         "training.validate_every": "6",
         "training.checkpoint_every": "4",
         "training.log_every": "3",
         "training.metric": "exact_match",
         "training.device": "cpu",
         "decoding.max_length": "4",
+        "decoding.beam_size": "1",
     }
     changed = {
         key.replace("__", "."): value if isinstance(value, str) else json.dumps(value)

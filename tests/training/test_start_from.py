@@ -222,7 +222,8 @@ def test_a_run_of_the_first_format_is_taken_whole(tmp_path, name):
 
 
 def test_what_began_with_another_run_can_be_resumed(made, tmp_path):
-    settings = {"data.train": str(made / "train"), "model.layers": 2}
+    constant = {"training.schedule": "constant", "training.warmup": 1, "training.learning_rate": 0.001}
+    settings = {"data.train": str(made / "train"), "model.layers": 2, **constant}
     whole, _ = adapted(made / "plain", tmp_path / "whole", {**settings, "training.steps": 4})
     broken, _ = adapted(made / "plain", tmp_path / "broken", {**settings, "training.steps": 2})
     about = json.loads(broken.about.read_text())
