@@ -181,7 +181,7 @@ def _weights(config: Config, described: Mapping[str, Any]) -> dict[str, Any] | N
     best, saved = described["best"], described["progress"]["checkpoints"]
     if best is not None:
         return {"step": best["step"], "why": "the best so far"}
-    why = "there is nothing to validate on" if config.data.valid is None else NO_BEST
+    why = NO_BEST if config.data.validates else "there is nothing to validate on"
     return {"step": saved[-1], "why": why} if saved else None
 
 

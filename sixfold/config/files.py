@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from sixfold.config.plain_yaml import LONGEST, parse
-from sixfold.config.schema import SECTIONS, Config, explained
+from sixfold.config.schema import EMBEDDED, SECTIONS, Config, Files, explained
 from sixfold.config.settings import giving_way, of_other_text
 from sixfold.core.names import unknown
 from sixfold.core.quote import quoted
@@ -85,6 +85,21 @@ def write_config(config: Config, path: Path) -> None:
     yaml.default_flow_style, yaml.width = False, 4096
     yaml.dump(config.model_dump(mode="json"), text)
     write_text(path, text.getvalue())
+
+
+def with_whole_paths(config: Config) -> Config:
+    """A copy whose text files have absolute paths."""
+    parts = {part: _whole(getattr(config.data, part)) for part in ("train", "valid", "test")}
+    return config.model_copy(update={"data": config.data.model_copy(update=parts)})
+
+
+def _whole(corpus: Any) -> Any:
+    if isinstance(corpus, list):
+        return [_whole(item) for item in corpus]
+    if isinstance(corpus, Files):
+        own = {name: _whole(getattr(corpus, name)) for name in ("path", "source", "target")}
+        return corpus.model_copy(update=own)
+    return corpus if corpus is None or corpus.startswith(EMBEDDED) else str(Path(os.path.expanduser(corpus)).absolute())
 
 
 def recipes() -> dict[str, Path]:

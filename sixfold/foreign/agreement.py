@@ -25,6 +25,7 @@ from sixfold.runs.run import Run
 from sixfold.scoring.held_out import own_references
 from sixfold.scoring.likelihood import token_log_probs
 from sixfold.tasks.task import task_of
+from sixfold.text.corpus import open_prepared
 from sixfold.text.tokenizer import Tokenizers
 
 CLOSE = 1e-3  # largest gap that rounding explains
@@ -153,6 +154,10 @@ def _own(run: Run, config: Config, tokenizers: Tokenizers, model: Model) -> Iter
             task = task_of(config)
             if model.reads_source:
                 yield from (each.source for each in own_references(run, config, task, tokenizers, part))
+            elif part == "valid" and config.data.valid is None:
+                held_out = open_prepared(run.data, tokenizers).valid
+                if held_out is not None:
+                    yield from map(tokenizers.target.decode, map(held_out.target.__getitem__, range(len(held_out))))
             else:
                 sources = task.form.sources(config.data, part)
                 yield from (text for source in sources for text, _ in source.read())

@@ -74,7 +74,7 @@ def inherit(config: Config, run: Run) -> Config:
     task = then.task if config.task is None and not _gives(config.model, "kind") else config.task
     # A metric is inherited only with text to validate on, and for the same task.
     same = task_of(settled(config.model_copy(update={"task": task, "model": model}))).name == task_of(then).name
-    measured = config.data.valid is not None and same
+    measured = config.data.validates and same
     trained_for = ("label_smoothing", "metric") if measured else ("label_smoothing",)
     decoding = {key: value for key, value in config.decoding if _gives(config.decoding, key)}
     return config.model_copy(
