@@ -27,14 +27,18 @@ from sixfold.scoring.error_rates import without_stress
 from sixfold.scoring.metrics import METRICS
 from sixfold.terminal import console, table
 from sixfold.text.preparation import Reference, pair_references
+from sixfold.training.observers.display import Display
+from sixfold.training.observers.observer import Observer, Validated
 from sixfold.training.runner import train
 from sixfold.training.what_next import to_resume
 
 T = TypeVar("T")
+_MARKS = {True: "✓", False: "→"}
 RECIPE, METRIC = "pronounce", "pronunciation"
-SCORED, SHOWN = 500, 10  # words
-# For a short run: the learning rate has to rise and fall within it, and it needs a few validations.
-SHORT = {"training.warmup": "10 %", "training.validate_every": "20 %", "training.checkpoint_every": "20 %"}
+SCORED, SHOWN, FOLLOWED = 500, 10, 3  # words: scored at the end, shown at the end, shown while it learns
+_WIDTH = 26  # of an answer that is shown while it learns
+# Often enough to see it learn. Greedy search makes a validation as short as possible.
+SETTINGS = {"training.validate_every": "10 %", "training.checkpoint_every": "50 %", "decoding.beam_size": "1"}
 
 
 def main(
@@ -50,13 +54,31 @@ def main(
 def demo(minutes: float, out: Path, settings: Mapping[str, str] | None = None) -> int:
     """Train and show; returns the exit code."""
     typer.echo(f"A Transformer learns to pronounce English words, for {minutes:g} minutes.\n", err=True)
-    config = read_config(RECIPE, {**SHORT, "training.minutes": str(minutes), **(settings or {})})
-    outcome = train(config, out, overwrite=True)
+    config = read_config(RECIPE, {**SETTINGS, "training.minutes": str(minutes), **(settings or {})})
+    display = Display()
+    outcome = train(config, out, overwrite=True, display=display, observers=[Answers(display)])
     if not outcome.finished:
         typer.echo(f"to continue: {to_resume(out)}", err=True)
         return 1 if outcome.signal is None else 128 + outcome.signal
     show(out)
     return 0
+
+
+class Answers(Observer):
+    """Shows after each validation how the model now pronounces the same few words that it does not learn from."""
+
+    def __init__(self, display: Display):
+        self._display = display
+
+    def validated(self, done: Validated) -> None:
+        if not done.answers:
+            return
+        pairs = list(zip(done.references, done.answers, strict=True))
+        longest = sorted(pairs, key=lambda pair: (-len(pair[0].source), pair[0].source))
+        shown = spread(longest[: len(longest) // 2], FOLLOWED)
+        said = (f"{word.source} {_MARKS[is_right(word, answer)]} {answer[:_WIDTH]:<{_WIDTH}}" for word, answer in shown)
+        right = 100 - done.scores.get(METRIC, 100.0)
+        self._display.say(f"  {right:.0f} % of unseen words right   {'  '.join(said)}".rstrip())
 
 
 def show(out: Path) -> None:

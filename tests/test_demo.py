@@ -2,8 +2,10 @@
 
 import re
 
-from sixfold.demo import SCORED, SHOWN, demo, is_right, spread, verdict
+from sixfold.demo import SCORED, SHOWN, Answers, demo, is_right, spread, verdict
 from sixfold.text.preparation import Reference
+from sixfold.training.observers.observer import Validated
+from tests.support.breaking_off import Listener
 
 TINY = {
     "data.train": "pronounce:valid",  # a small part, and so little to prepare
@@ -42,3 +44,17 @@ def test_spread_takes_evenly():
     assert spread(range(100), 4) == [0, 25, 50, 75]
     assert spread(range(3), 10) == [0, 1, 2]
     assert spread([], 10) == []
+
+
+def test_the_same_words_are_followed_while_it_learns():
+    words = [Reference(word, (" ".join(word.upper()),)) for word in ("a", "bb", "ccc", "dddd", "eeeee", "ffffff")]
+    display = Listener()
+    followed = Answers(display)
+    for right in (0, 6):
+        answers = [word.targets[0] if number < right else "X" for number, word in enumerate(words)]
+        followed.validated(Validated(9, {"pronunciation": 100 - 100 * right / 6}, words, answers))
+    followed.validated(Validated(12, {"loss": 1.0}, words, []))
+    assert [" ".join(line.split()) for line in display.words] == [
+        "0 % of unseen words right ffffff → X eeeee → X dddd → X",
+        "100 % of unseen words right ffffff ✓ F F F F F F eeeee ✓ E E E E E dddd ✓ D D D D",
+    ]

@@ -19,7 +19,10 @@ from sixfold.config.schema import Config
 
 PLANNED = (  # the keys that the rules below set
     *(f"model.{key}" for key in ("d_model", "d_ff", "heads", "dropout")),
-    *(f"training.{key}" for key in ("batch_tokens", "learning_rate", "schedule", "warmup", "label_smoothing")),
+    *(
+        f"training.{key}"
+        for key in ("batch_tokens", "optimizer", "learning_rate", "schedule", "warmup", "label_smoothing")
+    ),
     *(f"training.{key}" for key in ("validate_every", "checkpoint_every")),
     "decoding.beam_size",
 )
@@ -48,6 +51,9 @@ _MOST_DROPOUT = 0.3
 _EPOCHS_WITHOUT_LENGTH = 40  # expected of a run that ends when validation stops improving
 _WITHOUT_VALIDATION = 20  # epochs of a run without length and without validation text
 _PATIENCE = 5  # validations
+_SHARES = (0.05, 0.1, 0.2, 0.25, 0.5)  # of the run, between validations
+_FOR_VALIDATION = 0.1  # of the time of a run
+_LONG_OUTPUTS = 2  # length of an output, while the model learns when to end, by that of the reference
 
 
 class Facts(NamedTuple):
@@ -59,7 +65,7 @@ class Facts(NamedTuple):
     vocabulary: int  # words that the head can predict
     pairs: bool = False  # whether a row is a source and a target
     labels: bool = False  # whether the model predicts a label in place of words
-    validated: bool = True  # whether there is validation text
+    valid_rows: int = 0  # of the validation text; 0 without one
     trained: bool = False  # whether the model begins with trained weights
 
     @property
@@ -124,6 +130,7 @@ class Planned(NamedTuple):
     choices: list[Choice]
     facts: Facts
     epochs: float | None = None  # expected; None if the run has no length
+    epoch_seconds: float | None = None  # expected of an epoch; None if the speed is not known
 
     def length(self) -> str:
         """The length of the run in words."""
@@ -133,19 +140,27 @@ class Planned(NamedTuple):
             steps = "" if self.epochs is None else f", about {_short(self.epochs * per_epoch)} steps"
             return f"{training.minutes:g} minutes{steps}{about}"
         if training.steps is not None:
-            return f"{training.steps:,} steps{about}"
+            return f"{training.steps:,} steps{about}{self._time(self.epochs)}"
         if training.plan is not None:
             return f"as many steps as {training.plan}"
-        return f"until validation stops improving; an epoch is about {_short(per_epoch)} steps"
+        often = f"often after {_EPOCHS_WITHOUT_LENGTH} epochs{self._time(_EPOCHS_WITHOUT_LENGTH)}"
+        return f"until validation stops improving, {often}; an epoch is about {_short(per_epoch)} steps"
+
+    def _time(self, epochs: float | None) -> str:
+        if epochs is None or self.epoch_seconds is None:
+            return ""
+        minutes = epochs * self.epoch_seconds / _FOR_STEPS / 60
+        return f", about {_short(minutes)} minutes" if minutes < 180 else f", about {_short(minutes / 60)} hours"
 
 
 def make_plan(config: Config, facts: Facts, speed: Speed) -> Planned:
     """Apply all rules."""
     planner = _Planner(config, facts, speed)
-    for rule in (_sizes, _batch, _rate, _length, _dropout, _smoothing, _validation, _beam):
+    for rule in (_sizes, _batch, _optimizer, _rate, _length, _dropout, _smoothing, _beam, _validation):
         for choice in rule(planner):
             planner.add(choice)
-    return Planned(planner.config, planner.choices, facts, planner.epochs(planner.size))
+    size = planner.size
+    return Planned(planner.config, planner.choices, facts, planner.epochs(size), planner.epoch_seconds(size))
 
 
 class _Planner:
@@ -187,7 +202,11 @@ class _Planner:
         if training.steps is not None:
             return training.steps * training.batch_tokens / self.facts.tokens
         seconds = self.seconds()
-        return None if seconds is None else seconds * self._speed(size.d_model) / size.operations(self.facts)
+        return None if seconds is None else seconds / self.epoch_seconds(size)
+
+    def epoch_seconds(self, size: Size) -> float:
+        """The time of an epoch on this machine."""
+        return size.operations(self.facts) / self._speed(size.d_model)
 
 
 def _sizes(planner: _Planner) -> Iterator[Choice]:
@@ -243,6 +262,13 @@ def _batch(planner: _Planner) -> Iterator[Choice]:
     yield Choice("training.batch_tokens", tokens, f"about {_short(seen / tokens)} steps")
 
 
+def _optimizer(planner: _Planner) -> Iterator[Choice]:
+    if planner.facts.trained:
+        yield Choice("training.optimizer", "adamw", "changes trained weights gently")
+    else:
+        yield Choice("training.optimizer", "muon", "needs fewer steps than adamw")
+
+
 def _rate(planner: _Planner) -> Iterator[Choice]:
     """Proportional to 1 / d_model for adamw and muon; the other optimisers have their own usual rates."""
     width, optimizer = planner.config.model.d_model, planner.config.training.optimizer
@@ -281,7 +307,7 @@ def _length(planner: _Planner) -> Iterator[Choice]:
 def _needs_length(planner: _Planner) -> str:
     """Why a run can't end by patience; empty if it can."""
     training = planner.config.training
-    if not planner.facts.validated:
+    if not planner.facts.valid_rows:
         return "no validation text tells when to stop"
     if planner.gives("training.schedule") and training.schedule not in ("constant", "warmup_stable_decay"):
         return f"the schedule {training.schedule} needs a length"
@@ -305,11 +331,19 @@ def _smoothing(planner: _Planner) -> Iterator[Choice]:
 
 
 def _validation(planner: _Planner) -> Iterator[Choice]:
-    """Few validations in a short run: each takes time from training."""
+    """As often as takes no more than a tenth of the time."""
+    costs = _validation_share(planner)
+    share = next((share for share in _SHARES if costs / share <= _FOR_VALIDATION), _SHARES[-1])
     minutes = planner.config.training.minutes
-    share = 0.1 if minutes is None or minutes > 20 else 0.2 if minutes > 8 else 0.25
-    yield Choice("training.validate_every", share, "of the run")
+    yield Choice("training.validate_every", share, "of the run: all validations take at most a tenth of it")
     yield Choice("training.checkpoint_every", min(share, 5 / minutes if minutes else 0.05), "of the run")
+
+
+def _validation_share(planner: _Planner) -> float:
+    """The time of one validation, as a share of that of the run: the loss, then outputs longer than they will be."""
+    facts, epochs = planner.facts, planner.epochs(planner.size) or _EPOCHS_WITHOUT_LENGTH
+    forwards = 1 + (_LONG_OUTPUTS * planner.config.decoding.beam_size if facts.pairs else 0)
+    return facts.valid_rows / facts.rows * forwards / 3 / epochs
 
 
 def _beam(planner: _Planner) -> Iterator[Choice]:

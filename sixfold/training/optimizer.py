@@ -15,6 +15,7 @@ from sixfold.config.schema import Training
 from sixfold.core.sharded_tensors import is_cut
 from sixfold.models.model import Model
 from sixfold.spec.spec import Group
+from sixfold.training.muon import Muon
 
 Groups = list[dict[str, Any]]  # torch.optim's param_groups
 
@@ -57,13 +58,11 @@ def muon(model: Model, groups: list[Group], training: Training) -> list[Optimize
     vectors, but not a table whose rows are looked up one by one (words, positions, product keys' values). Its steps are
     scaled to the root mean square of AdamW's, about 0.2 of the learning rate, so that one learning rate serves both.
     """
-    if not hasattr(torch.optim, "Muon"):
-        raise ValueError(f"torch {torch.__version__} has no Muon; use training.optimizer adamw, or a newer torch")
     linear = {id(part.weight) for part in model.modules() if isinstance(part, nn.Linear)}
     matrices = {id(p) for group in groups for p in group.parameters if group.decay and id(p) in linear}
     optimizers: list[Optimizer] = []
     if inside := _param_groups(_where(groups, lambda p: id(p) in matrices), training):
-        optimizers.append(torch.optim.Muon(inside, adjust_lr_fn="match_rms_adamw"))
+        optimizers.append(Muon(inside))
     if outside := _param_groups(_where(groups, lambda p: id(p) not in matrices), training):
         optimizers.append(_adamw(outside, training))
     return optimizers

@@ -62,7 +62,7 @@ def facts_of(prepared: Prepared, task: Task) -> Facts:
         vocabulary=len(prepared.tokenizers.target),
         pairs=rows.source is not None,
         labels=task.form.has_labels,
-        validated=prepared.valid is not None,
+        valid_rows=0 if prepared.valid is None else len(prepared.valid),
     )
 
 

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -21,9 +21,10 @@ from sixfold.models.model import Model, evaluating
 from sixfold.training import checkpoint
 from sixfold.training.guard import Guard, Verdict
 from sixfold.training.observers.log import Log, strict
-from sixfold.training.observers.observer import Observer, StepDone
+from sixfold.training.observers.observer import Observer, StepDone, Validated
 from sixfold.training.pace import Pace
 from sixfold.training.processes import Processes
+from sixfold.training.run_state import Reason, RunState
 from sixfold.training.schedule import rate
 from sixfold.training.signals import Signals
 from sixfold.training.store import Store
@@ -40,31 +41,6 @@ class BatchSource(Protocol):
     def next(self, which: Any = None) -> list[Batch]: ...
     def state(self) -> dict[str, Any]: ...
     def load_state(self, state: Mapping[str, Any]) -> None: ...
-
-
-@dataclass
-class RunState:
-    """The state of a run, besides tensors and the position in the data."""
-
-    step: int = 0
-    tokens: int = 0  # scored targets so far
-    validated: int = 0  # the last step that was validated
-    best: float | None = None  # best value of the metric
-    best_loss: float | None = None  # of the same weights
-    best_step: int = 0
-    waited: int = 0  # validations since then
-    # Since the last line of the log:
-    loss: float = 0.0  # sum over the scored targets
-    scored: float = 0.0
-    padding: list[float] = field(default_factory=list)
-    terms: dict[str, list[float]] = field(default_factory=dict)  # for each further term its sum and its count
-
-
-class Reason(NamedTuple):
-    """Why a run stops."""
-
-    text: str
-    asked: bool = False  # by a signal: the run is not finished
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,6 +290,9 @@ class Trainer:
         else:
             progress.waited += 1
         self.record("valid", best=better, **scores)
+        done = Validated(progress.step, scores, self.validation.prepared.references, self.validation.answers)
+        for observer in self.parts.observers:
+            observer.validated(done)
 
     def reason_to_stop(self) -> Reason | None:
         progress, patience = self.progress, self.training.patience

@@ -50,6 +50,7 @@ class Validation:
     def __init__(self, config: Config, task: Task, prepared: Prepared, processes: Processes):
         self.config, self.task, self.prepared, self.processes = config, task, prepared, processes
         self.metric = choose_metric(config, task)
+        self.answers: list[str] = []  # of the last validation, if the metric needs them
 
     @property
     def possible(self) -> bool:
@@ -93,11 +94,11 @@ class Validation:
         answers = self._by_all(self._answers, model, signals)
         if answers is None:
             return None
-        hypotheses = [""] * len(self.prepared.references)
+        self.answers = [""] * len(self.prepared.references)
         for rank, texts in enumerate(answers):
-            hypotheses[rank :: self.processes.size] = texts
+            self.answers[rank :: self.processes.size] = texts
         truth = [reference.targets for reference in self.prepared.references]
-        return {**scores, **METRICS[self.metric].score(hypotheses, truth)}
+        return {**scores, **METRICS[self.metric].score(self.answers, truth)}
 
     def _by_all(self, work: Callable[[Model, Signals], Any], model: Model, signals: Signals) -> list[Any] | None:
         """The results of all processes; None if a signal interrupted any of them."""

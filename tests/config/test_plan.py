@@ -8,10 +8,10 @@ from sixfold.config.files import read_config
 from sixfold.config.plan import PLANNED, Facts, Size, make_plan, vocabulary
 from sixfold.config.schema import keys
 
-CAPTIONS = Facts(29_000, 400_000, 420_000, 5_000, pairs=True)
-DRAMA = Facts(4_000, 0, 1_000_000, 300)
-THREE_LINES = Facts(3, 20, 20, 260, pairs=True)
-TEN_MILLION = Facts(10_000_000, 250_000_000, 260_000_000, 32_000, pairs=True)
+CAPTIONS = Facts(29_000, 400_000, 420_000, 5_000, pairs=True, valid_rows=1_000)
+DRAMA = Facts(4_000, 0, 1_000_000, 300, valid_rows=400)
+THREE_LINES = Facts(3, 20, 20, 260, pairs=True, valid_rows=1)
+TEN_MILLION = Facts(10_000_000, 250_000_000, 260_000_000, 32_000, pairs=True, valid_rows=3_000)
 
 
 def planned(facts, gflops=60.0, **settings):
@@ -110,7 +110,7 @@ def test_what_needs_a_length_gets_one(settings, why):
 
 
 def test_without_validation_text_a_run_has_twenty_epochs():
-    training = planned(CAPTIONS._replace(validated=False)).config.training
+    training = planned(CAPTIONS._replace(valid_rows=0)).config.training
     assert training.steps * training.batch_tokens == pytest.approx(20 * CAPTIONS.tokens, rel=0.1)
 
 
@@ -126,6 +126,27 @@ def test_an_absurd_budget_gets_a_plan(facts, minutes):
     plan = planned(facts, training__minutes=minutes)
     assert plan.config.model.d_model % plan.config.model.heads == 0
     assert 0 < plan.config.training.learning_rate <= 5e-3
+
+
+def test_the_expected_duration_is_that_of_the_operations():
+    plan = planned(CAPTIONS, gflops=60.0, training__steps=3000)
+    size = Size(plan.config.model.d_model, plan.config.model.layers, plan.config.model.d_ff, pairs=True)
+    seconds = plan.epochs * size.operations(CAPTIONS) / 60e9 / 0.85
+    assert f"about {seconds / 60:.0f} minutes" in plan.length()
+
+
+def test_trained_weights_are_changed_by_adamw_and_more_gently():
+    fresh, trained = (planned(CAPTIONS._replace(trained=t), training__minutes=5).config.training for t in (False, True))
+    assert (fresh.optimizer, trained.optimizer) == ("muon", "adamw")
+    assert trained.learning_rate < fresh.learning_rate / 5
+
+
+def test_a_validation_text_that_is_large_for_the_time_is_used_less_often():
+    every = [
+        planned(CAPTIONS._replace(valid_rows=rows), training__minutes=5).config.training.validate_every
+        for rows in (100, 1_000, 10_000)
+    ]
+    assert every == sorted(set(every))
 
 
 def test_the_keys_that_help_calls_planned_exist_and_are_planned():

@@ -1,8 +1,12 @@
 """The display of a run, on stderr.
 
-On a terminal, two lines are redrawn in place, below lasting lines for validations and events:
+On a terminal, the curve of the loss and two lines are redrawn in place, below lasting lines for validations and
+events:
 
     step 1,000  valid  loss 0.412  perplexity 1.510  pronunciation 34.1  best so far
+    7.41 ┤█▅
+         │███▅▃▂▁
+    0.46 ┤██████████▇▆▅▅▄▄▃
     1,234/20,000 ━━━━━━━──────────────────────────────── ETA 0:12:34
     loss 0.456  perplexity 1.578  rate 9.8e-04  4,321 tokens/s  padding 1.2%
 
@@ -22,11 +26,13 @@ from rich.live import Live
 from rich.text import Text
 
 from sixfold.terminal import printable
+from sixfold.training.observers.curve import Curve
 from sixfold.training.observers.observer import Observer, Record, StepDone
 
 _BETWEEN_DRAWINGS = 0.3  # seconds: a drawing takes about a millisecond, a step often no more than thirty
 _BETWEEN_LINES = 10.0  # seconds between lines of progress, where lines can't be redrawn
 _CELLS = 40  # width of the bar
+_HEIGHT = 5  # lines of the curve
 _MEMORY = 0.98  # decay of the running means per step
 _SHOWN_ELSEWHERE = ("kind", "step", "best", "reason")
 NO_BEST = "no validation has given a finite score so far, so the run's model is that of the last checkpoint"
@@ -39,7 +45,7 @@ class Display(Observer):
         stream = sys.stderr if stream is None else stream
         # sys.stderr is None in a process whose stderr is closed.
         self._screen = NoScreen() if stream is None else _screen(cast("TextIO", _Lasting(stream)))
-        self._pace = Pace()
+        self._pace, self._curve = Pace(), Curve()
         self._next = 0.0  # earliest time of the next drawing
         self._last: Record | None = None  # the last "train" record, if it was not written as a lasting line
         self._told: dict[str, float] = {}  # work → time of its last line of progress
@@ -50,11 +56,13 @@ class Display(Observer):
     def step(self, done: StepDone) -> None:
         self._pace.add(done.step, done.steps, done.loss, done.tokens, done.seconds)
         self._pace.unit = done.unit
-        if self._screen.alive and time.monotonic() >= self._next:
-            self._draw(
-                f"{bar(done.step, done.steps)} ETA {clock(self._pace.left())}\n"
-                f"{numbers(self._pace.loss, done.rate, self._pace.speed, done.padding, done.unit)}"
-            )
+        if not self._screen.alive:
+            return
+        self._curve.add(done.loss)
+        if time.monotonic() >= self._next:
+            state = numbers(self._pace.loss, done.rate, self._pace.speed, done.padding, done.unit)
+            ahead = f"{bar(done.step, done.steps)} ETA {clock(self._pace.left())}"
+            self._draw("\n".join([*self._curve.draw(_HEIGHT), ahead, state]))
 
     def record(self, record: Record) -> None:
         if record["kind"] == "train" and self._screen.alive:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+from sixfold.text.preparation import Reference
 
 Record = Mapping[str, Any]  # a line of the log: "kind" ("train", "valid", or an event), "step", numbers
 
@@ -21,6 +23,15 @@ class StepDone(NamedTuple):
     unit: str = "tokens"  # the task's main count, such as "texts"
 
 
+class Validated(NamedTuple):
+    """One validation."""
+
+    step: int
+    scores: Mapping[str, float]
+    references: Sequence[Reference]  # of the validation text
+    answers: Sequence[str]  # the model's, one for each reference; empty if only the loss is computed
+
+
 class Observer:
     """Is called during a run, in the first process only. Methods do nothing unless overridden.
 
@@ -35,6 +46,9 @@ class Observer:
 
     def record(self, record: Record) -> None:
         """A line was written to the log: every log_every steps, after each validation, and for events."""
+
+    def validated(self, done: Validated) -> None:
+        """A validation is done, and its line of the log was written."""
 
     def close(self) -> None:
         """The run is over, or interrupted."""
