@@ -67,7 +67,7 @@ def _asked(held_out: int | float, there: int, what: str) -> int:
 def described(held: int, there: int, noun: str, how: str) -> str:
     """A sentence for the user: what is held out, or that nothing is."""
     if held:
-        return f"note: no validation text is given: {held:,} of {there:,} {noun} are held out, {how}; data.held_out sets it"
+        return f"note: no validation text is given: {held:,} of {there:,} {noun} are held out, {how}"
     few = "too few, or too alike, to hold some out"
     return f"warning: no validation text is given, and {there:,} {noun} are {few}: the run trains without validation"
 
