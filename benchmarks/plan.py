@@ -2,10 +2,10 @@
 
     python benchmarks/plan.py --corpora DIR [--minutes 3] [--workers 2] [--only CELL,…] [--again]
 
-Each worker is one process with one thread. A point is the plan itself, or the plan with its width halved or doubled
-(layers follow), or with its learning rate halved or doubled. Every finished row is written to results/plan/; rows that
-are there are skipped. --again trains the best point and the plan of each cell with a second seed. The table is printed
-at the end, and by --table alone.
+Each worker is one process with one thread, whose minutes are minutes of computing (by_cpu_time.py). A point is the plan
+itself, or the plan with its width halved or doubled (layers follow), or with its learning rate halved or doubled. Every
+finished row is written to results/plan/; rows that are there are skipped. --again trains the best point and the plan of
+each cell with a second seed. The table is printed at the end, and by --table alone.
 
 DIR holds the corpora, made by `sixfold prepare libreoffice --source en --target LANGUAGE --out DIR/help-en-LANGUAGE`.
 """
@@ -64,7 +64,8 @@ def run(cell: str, point: str, seed: int, options: argparse.Namespace) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         changed = [] if point == "plan" else changes(point, given, environment)
         out = Path(folder, "run")
-        command = [*sixfold("train"), *given, *changed, "--training.seed", str(seed), "--out", str(out)]
+        train = [sys.executable, str(Path(__file__).with_name("by_cpu_time.py")), "train"]
+        command = [*train, *given, *changed, "--training.seed", str(seed), "--out", str(out)]
         subprocess.run(command, env=environment, check=True, capture_output=True)
         records = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
         last = [record for record in records if record["kind"] == "valid"][-1]
@@ -86,13 +87,15 @@ def run(cell: str, point: str, seed: int, options: argparse.Namespace) -> None:
 
 def changes(point: str, given: list[str], environment: dict[str, str]) -> list[str]:
     """The settings that make a neighbour of the plan."""
-    found = subprocess.run([*sixfold("plan"), *given, "--json"], env=environment, check=True, capture_output=True)
+    found = subprocess.run(
+        [sys.executable, "-m", "sixfold", "plan", *given, "--json"], env=environment, check=True, capture_output=True
+    )
     plan = json.loads(found.stdout)["plan"]
     width, rate = plan["model.d_model"]["value"], plan["training.learning_rate"]["value"]
     factor = 0.5 if point.startswith("half") else 2
     if point.endswith("width"):
-        return ["--model.d_model", str(int(width * factor)), "--training.learning_rate", str(rate)]
-    return ["--model.d_model", str(width), "--training.learning_rate", str(rate * factor)]
+        return ["--model.d_model", str(int(width * factor)), "--training.learning_rate", f"{rate:g}"]
+    return ["--model.d_model", str(width), "--training.learning_rate", f"{rate * factor:g}"]
 
 
 def text_of(cell: str, corpora: Path, folder: Path) -> list[str]:
@@ -118,10 +121,6 @@ def text_of(cell: str, corpora: Path, folder: Path) -> list[str]:
 def pairs(corpus: Path, language: str) -> list[str]:
     files = ["--data.train", str(corpus / "train"), "--data.valid", str(corpus / "valid")]
     return [*files, "--data.source", "en", "--data.target", language]
-
-
-def sixfold(verb: str) -> list[str]:
-    return [sys.executable, "-m", "sixfold", verb]
 
 
 def path_of(cell: str, point: str, seed: int) -> Path:

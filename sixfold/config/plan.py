@@ -40,11 +40,11 @@ _HEAD = 32  # width of a head, if the model is narrower than 512; 64 from there 
 _FOR_STEPS = 0.85  # the rest is for preparing text, validating and saving
 
 # Batches: a short run needs small batches, or it makes too few steps.
-_STEPS_WANTED = 1000
-_SMALLEST_BATCH, _LARGEST_BATCH = 1000, 4096  # tokens
+_STEPS_WANTED = 2000
+_SMALLEST_BATCH, _LARGEST_BATCH = 1000, 4000  # tokens
 
-_RATE, _AT_WIDTH = 4e-3, 128  # peak learning rate of adamw at this width; it falls with the width
-_LARGEST_RATE = 5e-3
+_RATE, _AT_WIDTH = 6e-3, 128  # peak learning rate of muon and adamw at this width; it falls with the width
+_LARGEST_RATE = 8e-3
 _GENTLER = 10  # a rate that is right for fresh weights would undo trained ones
 _DROPOUT = ((2, 0.0), (6, 0.05), (20, 0.1), (40, 0.2))  # (epochs below, dropout)
 _MOST_DROPOUT = 0.3
@@ -53,6 +53,7 @@ _WITHOUT_VALIDATION = 20  # epochs of a run without length and without validatio
 _PATIENCE = 5  # validations
 _SHARES = (0.05, 0.1, 0.2, 0.25, 0.5)  # of the run, between validations
 _FOR_VALIDATION = 0.1  # of the time of a run
+_TO_VALIDATE = 1.0  # seconds of each validation for copying weights and writing files
 _LONG_OUTPUTS = 2  # length of an output, while the model learns when to end, by that of the reference
 
 
@@ -252,13 +253,13 @@ def _at_width(width: int, pairs: bool) -> Size:
 
 
 def _batch(planner: _Planner) -> Iterator[Choice]:
-    """Small enough for about a thousand steps; in a long run, as large as is efficient."""
+    """Small enough for about two thousand steps; in a long run, as large as is efficient."""
     if planner.config.training.steps is not None:
         yield Choice("training.batch_tokens", _LARGEST_BATCH, "usual")
         return
     epochs = planner.epochs(planner.size) or _EPOCHS_WITHOUT_LENGTH
     seen = epochs * planner.facts.tokens
-    tokens = min(max(round(seen / _STEPS_WANTED / 100) * 100, _SMALLEST_BATCH), _LARGEST_BATCH)
+    tokens = min(max(round(seen / _STEPS_WANTED / 500) * 500, _SMALLEST_BATCH), _LARGEST_BATCH)
     yield Choice("training.batch_tokens", tokens, f"about {_short(seen / tokens)} steps")
 
 
@@ -343,7 +344,8 @@ def _validation_share(planner: _Planner) -> float:
     """The time of one validation, as a share of that of the run: the loss, then outputs longer than they will be."""
     facts, epochs = planner.facts, planner.epochs(planner.size) or _EPOCHS_WITHOUT_LENGTH
     forwards = 1 + (_LONG_OUTPUTS * planner.config.decoding.beam_size if facts.pairs else 0)
-    return facts.valid_rows / facts.rows * forwards / 3 / epochs
+    seconds = planner.seconds()
+    return facts.valid_rows / facts.rows * forwards / 3 / epochs + (_TO_VALIDATE / seconds if seconds else 0)
 
 
 def _beam(planner: _Planner) -> Iterator[Choice]:

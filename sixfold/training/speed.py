@@ -1,4 +1,8 @@
-"""The speed of training steps on this machine: floating-point operations per second, by the width of the model."""
+"""The speed of training steps on this machine: floating-point operations per second, by the width of the model.
+
+On a CPU, the time that this process computed is measured, not the time that passed: the plan for a machine that is busy
+for a moment is that of an idle one. If it stays busy, the run makes fewer steps (pace.py).
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,11 @@ _WARM, _TIMED = 1, 3  # steps
 _FACTS = Facts(_ROWS, _ROWS * (_LENGTH - 1), _ROWS * (_LENGTH - 1), _WORDS, pairs=True)
 
 
+def _seconds(device: torch.device) -> float:
+    """The time: on a CPU that of this process, divided among its threads."""
+    return time.process_time() / torch.get_num_threads() if device.type == "cpu" else time.perf_counter()
+
+
 @cache
 def measure_speed(width: int, device: torch.device) -> float:
     """Operations per second of forward and backward through an encoder layer and a decoder layer of this width.
@@ -30,10 +39,10 @@ def measure_speed(width: int, device: torch.device) -> float:
     batch = Batch(source=ids, inputs=ids, targets=ids)
     seconds = []
     for _ in range(_WARM + _TIMED):
-        started = time.perf_counter()
+        started = _seconds(device)
         losses = model(batch)
         (losses.sum / losses.tokens).backward()
         float(losses.sum.detach())  # waits for the device
         model.zero_grad(set_to_none=True)
-        seconds.append(time.perf_counter() - started)
+        seconds.append(_seconds(device) - started)
     return Size(width, 1, 4 * width, pairs=True).operations(_FACTS) / median(seconds[_WARM:])
