@@ -9,6 +9,7 @@ from tests.support.breaking_off import Listener
 
 TINY = {
     "data.train": "pronounce:valid",  # a small part, and so little to prepare
+    "data.test": "pronounce:test",
     "model.d_model": "16",
     "model.d_ff": "16",
     "model.heads": "2",

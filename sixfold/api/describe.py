@@ -181,7 +181,9 @@ def _weights(config: Config, described: Mapping[str, Any]) -> dict[str, Any] | N
     best, saved = described["best"], described["progress"]["checkpoints"]
     if best is not None:
         return {"step": best["step"], "why": "the best so far"}
-    why = "there is no validation data" if config.data.valid is None else NO_BEST
+    report = (described["data"] or {}).get("report") or {}
+    validated = config.data.valid is not None or "valid" in report.get("parts", {})
+    why = NO_BEST if validated else "there is no validation data"
     return {"step": saved[-1], "why": why} if saved else None
 
 

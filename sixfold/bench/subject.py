@@ -200,7 +200,7 @@ def _with_random_text(config: Config, tokenizers: Tokenizers, folder: Path) -> C
         paths[side].write_text("".join(chain.from_iterable((line, "\n") for line in lines)), encoding="utf-8")
     pairs = task_of(config).form.has_pairs
     train: Files | str = Files(source=str(paths["source"]), target=str(paths["target"]))
-    changes = {"train": train if pairs else str(paths["target"]), "valid": None, "test": None}
+    changes = {"train": train if pairs else str(paths["target"]), "valid": None, "test": None, "held_out": 0}
     changes |= {"source": None, "target": None}
     return config.model_copy(update={"data": config.data.model_copy(update=changes)})
 

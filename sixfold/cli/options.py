@@ -16,6 +16,7 @@ from typer.core import TyperCommand
 
 from sixfold.config.plan import PLANNED
 from sixfold.config.schema import keys
+from sixfold.terminal import printable
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -145,6 +146,14 @@ def import_parts(files: list[Path] | None) -> None:
 
 def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def say_first(text: str) -> None:
+    """Print a message on standard error; of several training processes, only the first does."""
+    from sixfold.training.processes import is_first
+
+    if is_first():
+        typer.echo(printable(text), err=True)
 
 
 def not_with(what: str, given: set[str]) -> None:

@@ -7,7 +7,17 @@ from typing import Annotated, Any
 import typer
 
 from sixfold.cli.app import app
-from sixfold.cli.options import AsJson, Import, Modify, Sectioned, TaskOption, configured, import_parts, print_json
+from sixfold.cli.options import (
+    AsJson,
+    Import,
+    Modify,
+    Sectioned,
+    TaskOption,
+    configured,
+    import_parts,
+    print_json,
+    say_first,
+)
 from sixfold.config.files import read_config
 from sixfold.terminal import printable
 
@@ -39,7 +49,7 @@ def plan(
     import_parts(imports)
     if recipe is None and "data.train" not in settings:
         recipe = "pronounce"
-    config = read_config(recipe, settings if task is None else {**settings, "task": task})
+    config = read_config(recipe, settings if task is None else {**settings, "task": task}, say=say_first)
     with Display() as display:
         planned, prepared, parameters = make(config.with_modifications(modify or []), display.progress)
         for line in prepared.report.lines():

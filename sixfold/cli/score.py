@@ -179,9 +179,10 @@ class _Scored:
         return [own, *(name for name in USUAL if own in USUAL and name != own)]
 
     def own_loss(self, part: Any) -> dict[str, Any]:
+        from sixfold.runs.run import Run
         from sixfold.scoring.held_out import own_loss
 
-        return own_loss(self.config, self.task, self.tokenizers, self.model, part).json()
+        return own_loss(Run(self.run), self.config, self.task, self.tokenizers, self.model, part).json()
 
     def asked(self, source: File, refs: Sequence[Path], part: Any) -> Asked:
         """The texts it has to decode: a file, or its own held-out text."""

@@ -9,7 +9,7 @@ import typer
 
 from sixfold.cli.app import app
 from sixfold.cli.lines import ending_well
-from sixfold.cli.options import Import, Modify, Sectioned, TaskOption, configured, import_parts, not_with
+from sixfold.cli.options import Import, Modify, Sectioned, TaskOption, configured, import_parts, not_with, say_first
 from sixfold.config.files import read_config
 from sixfold.terminal import printable
 
@@ -73,7 +73,7 @@ def train(
             if recipe is None and start_from is None and "data.train" not in settings:
                 recipe = "pronounce"
             settings = settings if task is None else {**settings, "task": task}
-            config = _modified(read_config(recipe, settings), modify or [], start_from)
+            config = _modified(read_config(recipe, settings, say=say_first), modify or [], start_from)
             out = out or Path("runs", Path(recipe or "transformer").stem)
             outcome = _train(config, out, overwrite, start_from)
     _say_what_next(outcome)

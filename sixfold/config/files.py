@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from sixfold.config.plain_yaml import LONGEST, parse
-from sixfold.config.schema import SECTIONS, Config, explained
-from sixfold.config.settings import giving_way
+from sixfold.config.schema import EMBEDDED, SECTIONS, Config, Files, explained
+from sixfold.config.settings import giving_way, of_other_text
 from sixfold.core.names import unknown
 from sixfold.core.quote import quoted
 from sixfold.disk.atomic import write_text
@@ -27,11 +27,12 @@ def read_config(
     settings: Mapping[str, Any] | None = None,
     *,
     translate: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    say: Callable[[str], Any] | None = None,
 ) -> Config:
     """A recipe (a file, or the name of one that comes with sixfold) with settings such as {"model.heads": 4}.
 
-    A text is read as on the command line: {"model.heads": "4"} is the same. `translate` changes the sections of a file
-    of an older format.
+    A text is read as on the command line: {"model.heads": "4"} is the same. Who gives data.train replaces the recipe's
+    validation and test text, too; `say` is told. `translate` changes the sections of a file of an older format.
     """
     tree = {} if recipe is None else _read_recipe(recipe)
     tree = tree if translate is None else translate(tree)
@@ -42,6 +43,11 @@ def read_config(
             tree["task"] = value
             continue
         given.setdefault(section, {})[name] = _read_setting(value, f"--{key}")
+    if dropped := of_other_text(tree.get("data") or {}, given.get("data", {})):
+        tree["data"] = {key: value for key, value in tree["data"].items() if key not in dropped}
+        if say is not None:
+            keys = ", ".join(f"data.{key}" for key in dropped)
+            say(f"data.train replaces the text of the recipe {recipe}: these keys of it are left out, too: {keys}")
     for section, values in given.items():
         tree[section] = {**giving_way(tree.get(section) or {}, values), **values}
     try:
@@ -79,6 +85,21 @@ def write_config(config: Config, path: Path) -> None:
     yaml.default_flow_style, yaml.width = False, 4096
     yaml.dump(config.model_dump(mode="json"), text)
     write_text(path, text.getvalue())
+
+
+def with_whole_paths(config: Config) -> Config:
+    """A copy whose text files have absolute paths."""
+    parts = {part: _whole(getattr(config.data, part)) for part in ("train", "valid", "test")}
+    return config.model_copy(update={"data": config.data.model_copy(update=parts)})
+
+
+def _whole(corpus: Any) -> Any:
+    if isinstance(corpus, list):
+        return [_whole(item) for item in corpus]
+    if isinstance(corpus, Files):
+        own = {name: _whole(getattr(corpus, name)) for name in ("path", "source", "target")}
+        return corpus.model_copy(update=own)
+    return corpus if corpus is None or corpus.startswith(EMBEDDED) else str(Path(os.path.expanduser(corpus)).absolute())
 
 
 def recipes() -> dict[str, Path]:

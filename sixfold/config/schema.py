@@ -5,16 +5,14 @@ Each key is declared here once; `--help` and the errors know it from here. files
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from sixfold.config.errors import explain
-from sixfold.config.settings import OneOrSeveral, StepsOrShare, giving_way
+from sixfold.config.settings import Average, Column, HeldOut, OneOrSeveral, StepsOrShare, giving_way
 from sixfold.core.bounds import LARGEST
 
 if TYPE_CHECKING:
@@ -26,7 +24,6 @@ _LARGEST_SEED = 2**32 - 1  # some generators accept no larger seed, and some are
 _LONGEST = 1_000_000  # tokens of a text
 _MOST_TOKENS = 100_000_000  # tokens of a batch
 _MOST_STEPS = 1_000_000_000
-_MOST_AVERAGED = 10_000  # checkpoints
 _WIDEST = 10_000  # hypotheses of a sentence
 Words = Annotated[int, Field(ge=1, le=LARGEST["vocab"])]
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -77,11 +74,11 @@ class Data(Section):
     )
     valid: Corpus | None = Field(None, description="validation text, given in the same way")
     test: Corpus | None = Field(None, description="test text, given in the same way; training does not use it")
-    source: str | None = Field(
+    source: Column | None = Field(
         None,
         description="where the source is: suffix of a file, column (a number, or a name in the first line) or field",
     )
-    target: str | None = Field(
+    target: Column | None = Field(
         None, description="the same for the target; for a language model the field of the text, to classify the label"
     )
     tokenizer: TokenizerKind | TokenizerKinds = Field(
@@ -101,10 +98,23 @@ class Data(Section):
     )
     context: int = Field(256, gt=1, le=_LONGEST, description="tokens that a language model sees at once")
 
-    @field_validator("source", "target", mode="before")
-    @classmethod
-    def _column(cls, value: Any) -> Any:
-        return str(value) if type(value) is int else value  # YAML reads a column's number as a number
+    held_out: HeldOut = Field(
+        "auto",
+        description="how much of data.train validates if there is no data.valid: a number of pairs or texts (of plain "
+        "text: characters), or a share, such as 5 %; 0: none; auto: 5 %, but at most 1,000 (500,000 characters)",
+    )
+    seed: int = Field(1, ge=0, le=_LARGEST_SEED, description="random seed of the choice of what is held out")
+
+    @property
+    def validates(self) -> bool:
+        """Whether there is validation text, or some is to be held out of the training text."""
+        return self.valid is not None or self.held_out != 0
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Data:
+        if self.valid is not None and self.held_out not in ("auto", 0):
+            raise ValueError(f"with data.valid nothing is held out; leave out data.held_out {self.held_out}")
+        return self
 
 
 class ModelConfig(Section):
@@ -173,7 +183,7 @@ class Training(Section):
     weight_decay: float = Field(0.01, ge=0, le=1e3, description="decay of matrices; vectors and tables do not decay")
     clip: float = Field(1.0, ge=0, le=1e9, description="largest norm of the whole gradient; 0: no clipping")
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="share of probability spread over all other words")
-    average: int | float | None = Field(
+    average: Average = Field(
         None,
         description="validate and save averaged weights: a number from 2 averages the last K checkpoints, one below 1 "
         "(such as 0.999) is the decay of an exponential average",
@@ -210,13 +220,6 @@ class Training(Section):
                 "but each micro-batch needs a token"
             )
         return self
-
-    @field_validator("average")
-    @classmethod
-    def _average(cls, value: int | float | None) -> int | float | None:
-        if value is not None and not (isinstance(value, int) and 2 <= value <= _MOST_AVERAGED) and not 0 < value < 1:
-            raise ValueError(f"give a number of checkpoints (2 to {_MOST_AVERAGED:,}), or a decay between 0 and 1")
-        return value
 
 
 class Decoding(Section):
@@ -349,11 +352,6 @@ class Config(Section):
         training = self.training.model_copy(update={"steps": steps, "minutes": None, "plan": None})
         return self.model_copy(update={"training": training})
 
-    def with_whole_paths(self) -> Config:
-        """A copy with absolute paths."""
-        parts = {part: _whole(getattr(self.data, part)) for part in ("train", "valid", "test")}
-        return self.model_copy(update={"data": self.data.model_copy(update=parts)})
-
     def with_modifications(self, more: Iterable[str]) -> Config:
         """A copy with further modifications."""
         return self.with_only([*self.model.modifications, *more])
@@ -364,15 +362,6 @@ class Config(Section):
 
 
 SECTIONS = tuple(name for name in Config.model_fields if name != "task")
-
-
-def _whole(corpus: Any) -> Any:
-    if isinstance(corpus, list):
-        return [_whole(item) for item in corpus]
-    if isinstance(corpus, Files):
-        own = {name: _whole(getattr(corpus, name)) for name in ("path", "source", "target")}
-        return corpus.model_copy(update=own)
-    return corpus if corpus is None or corpus.startswith(EMBEDDED) else str(Path(os.path.expanduser(corpus)).absolute())
 
 
 def keys() -> Iterator[tuple[str, FieldInfo]]:

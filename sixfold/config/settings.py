@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import permutations
-from typing import Annotated, Any, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BaseModel, BeforeValidator
 
 T = TypeVar("T")
 
@@ -21,26 +22,45 @@ def _as_list(value: Any) -> Any:
 
 OneOrSeveral = Annotated[list[T], BeforeValidator(_as_list)]
 
+Column = Annotated[  # YAML reads a column's number as a number
+    str, BeforeValidator(lambda value: str(value) if type(value) is int else value)
+]
+
 _MOST_STEPS = 1_000_000_000
+_MOST_AVERAGED = 10_000  # checkpoints
 
 
-def _steps_or_share(value: Any) -> Any:
-    """Steps are a whole number, a share of the run is below 1: 0.1, or "10 %"."""
+def _count_or_share(value: Any, what: str, whole: str) -> Any:
+    """A whole number counts; a share is below 1: 0.1, or "10 %"."""
     if isinstance(value, str) and value.strip().endswith("%"):
         with suppress(ValueError):
             value = float(value.strip().removesuffix("%")) / 100
-    steps = type(value) is int and 0 <= value <= _MOST_STEPS
-    if not steps and not (isinstance(value, float) and 0 < value < 1):
-        raise ValueError(f"give steps (0 to {_MOST_STEPS:,}) or a share of the run (such as 10 %), got {value!r}")
+    count = type(value) is int and 0 <= value <= _MOST_STEPS
+    if not count and not (isinstance(value, float) and 0 < value < 1):
+        raise ValueError(f"give {what} (0 to {_MOST_STEPS:,}) or a share of {whole} (such as 10 %)")
     return value
 
 
-StepsOrShare = Annotated[int | float, BeforeValidator(_steps_or_share)]
+def _average(value: Any) -> Any:
+    """A number of checkpoints, or the decay of an exponential average."""
+    if value is not None and not (isinstance(value, int) and 2 <= value <= _MOST_AVERAGED) and not 0 < value < 1:
+        raise ValueError(f"give a number of checkpoints (2 to {_MOST_AVERAGED:,}), or a decay between 0 and 1")
+    return value
+
+
+StepsOrShare = Annotated[int | float, BeforeValidator(lambda value: _count_or_share(value, "steps", "the run"))]
+HeldOut = Annotated[
+    Literal["auto"] | int | float,
+    BeforeValidator(lambda value: value if value == "auto" else _count_or_share(value, "a number", "the text")),
+]
+Average = Annotated[int | float | None, AfterValidator(_average)]
 
 _YIELDING: tuple[
     tuple[str, str, Callable[[Mapping[str, Any]], bool]], ...
 ] = (  # a key, the key that yields to it, and a condition
     *((wins, yields, lambda v: True) for wins, yields in permutations(("steps", "minutes", "plan"), 2)),
+    ("held_out", "valid", lambda v: v["held_out"] not in ("auto", 0)),
+    ("valid", "held_out", lambda v: v["valid"] is not None),
     ("sample", "beam_size", lambda v: v["sample"] and v["beam_size"] > 1),
     ("sample", "beam_groups", lambda v: v["sample"] and v["beam_groups"] > 1),
     ("sample", "n_best", lambda v: not v["sample"] and v["n_best"] > v.get("beam_size", 1)),
@@ -63,3 +83,32 @@ def giving_way(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
                 if conflict({**kept, **given}):
                     del kept[yields]
     return kept
+
+
+_TABLES = (".tsv", ".csv", ".jsonl")  # endings of files whose columns or fields data.source and data.target name
+
+
+def of_other_text(data: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """The keys of a recipe's section `data` that belong to its own text, if another data.train is given.
+
+    Its validation and test text would be scored against a model of other text, or may be part of the new training text.
+    Suffixes and columns are kept if the new text is of the same kind of file.
+    """
+    if "train" not in given or data.get("train") is None:
+        return []
+    columns = () if same_kind(data["train"], given["train"]) else ("source", "target")
+    return [key for key in ("valid", "test", *columns) if data.get(key) is not None and key not in given]
+
+
+def same_kind(one: Any, other: Any) -> bool:
+    """Whether two corpora name the same kinds of files, so that the same data.source and data.target can fit both."""
+    return {*_kinds(one)} == {*_kinds(other)}
+
+
+def _kinds(corpus: Any) -> Iterator[str]:
+    """The kind of each item: a table's ending, "" for a prefix or a text, or "two files"."""
+    for each in corpus if isinstance(corpus, list) else [corpus]:
+        item = each.model_dump() if isinstance(each, BaseModel) else each
+        path = item.get("path") if isinstance(item, Mapping) else item if isinstance(item, str) else None
+        ending = Path(str(path).lower().removesuffix(".gz")).suffix
+        yield "two files" if path is None else ending if ending in _TABLES else ""

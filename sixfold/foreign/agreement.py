@@ -25,6 +25,7 @@ from sixfold.runs.run import Run
 from sixfold.scoring.held_out import own_references
 from sixfold.scoring.likelihood import token_log_probs
 from sixfold.tasks.task import task_of
+from sixfold.text.corpus import open_prepared
 from sixfold.text.tokenizer import Tokenizers
 
 CLOSE = 1e-3  # largest gap that rounding explains
@@ -157,6 +158,10 @@ def _held_out(run: Run, config: Config, tokenizers: Tokenizers, model: Model) ->
             task = task_of(config)
             if model.reads_source:
                 yield from (each.source for each in own_references(run, config, task, tokenizers, split))
+            elif split == "valid" and config.data.valid is None:
+                held_out = open_prepared(run.data, tokenizers).valid
+                if held_out is not None:
+                    yield from map(tokenizers.target.decode, map(held_out.target.__getitem__, range(len(held_out))))
             else:
                 sources = task.form.sources(config.data, split)
                 yield from (text for source in sources for text, _ in source.read())

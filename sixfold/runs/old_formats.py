@@ -73,12 +73,15 @@ def modification(entry: Any) -> Any:
 
 
 def renamed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The sections of a run's configuration, with today's names of keys."""
+    """The sections of a run's configuration, with today's names of keys, and old values of keys that were added."""
     tree = dict(config)
     for (section, old), new in _RENAMED.items():
         values = tree.get(section)
         if isinstance(values, Mapping) and old in values:
             tree[section] = {new if key == old else key: value for key, value in values.items()}
+    data = tree.get("data")
+    if isinstance(data, Mapping) and "held_out" not in data:
+        tree["data"] = {**data, "held_out": 0}  # before this key, no validation text was held out
     return tree
 
 

@@ -14,7 +14,7 @@ from sixfold.config.schema import Config
 from sixfold.core.loss import perplexity_of
 from sixfold.models.model import Model, evaluating
 from sixfold.runs.run import Run
-from sixfold.text.arrays import open_examples
+from sixfold.text.arrays import Examples, open_examples
 from sixfold.text.batches import in_order
 from sixfold.text.corpus import open_prepared
 from sixfold.text.preparation import Reference
@@ -58,26 +58,42 @@ def own_references(run: Run, config: Config, task: Task, tokenizers: Tokenizers,
 
 
 def _valid_instead(config: Config, split: Split) -> str:
-    return ", or --part valid" if split == "test" and config.data.valid is not None else ""
+    return ", or --part valid" if split == "test" and config.data.validates else ""
 
 
 @torch.inference_mode()
-def own_loss(config: Config, task: Task, tokenizers: Tokenizers, model: Model, split: Split) -> Loss:
+def own_loss(run: Run, config: Config, task: Task, tokenizers: Tokenizers, model: Model, split: Split) -> Loss:
     """The loss of a model of words on a split, in the same windows as in validation."""
-    sources = task.form.sources(config.data, split)
-    if not sources:
-        hint = _valid_instead(config, split)
-        raise ValueError(f"this run has no data.{split} to score: give --target-file and --likelihood{hint}")
-    size = sum(len(text.encode()) for source in sources for text, _ in source.read())
     total = tokens = 0.0
     device = next(model.parameters()).device
     with tempfile.TemporaryDirectory(prefix="sixfold-") as folder, evaluating(model):
-        text = task.form.preparation(config.data, lambda *_: None)
-        arrays, _ = text.encode(split, PartReport(lines=0), tokenizers, Path(folder))
-        examples = open_examples(Path(folder), split, arrays)
+        if split == "valid" and config.data.valid is None:
+            examples, size = _held_out(run, tokenizers)
+        else:
+            examples, size = _tokenised(config, task, tokenizers, split, Path(folder))
         vocabulary = len(tokenizers.target)
         batches = in_order(examples, task.lengths(examples), task.batch, config.training.batch_tokens, vocabulary)
         for number, batch in enumerate(batches):
             terms, counts = task.score_batch(model, batch.to(device), number)
             total, tokens = total + float(terms[task.main].shown), tokens + counts[task.main]
     return Loss(-total, int(tokens), size if model.writes_text else 0)
+
+
+def _held_out(run: Run, tokenizers: Tokenizers) -> tuple[Examples, int]:
+    """The text that was held out of the training text, with its bytes: it is stored in the run."""
+    prepared = open_prepared(run.data, tokenizers) if run.data.is_dir() else None
+    if prepared is None or prepared.valid is None:
+        raise ValueError(f"{run.directory} has no data.valid to score: give --target-file and --likelihood")
+    return prepared.valid, prepared.report.parts["valid"].bytes or 0
+
+
+def _tokenised(config: Config, task: Task, tokenizers: Tokenizers, split: Split, folder: Path) -> tuple[Examples, int]:
+    """The text of the files of a split, tokenised into a folder, with its bytes."""
+    sources = task.form.sources(config.data, split)
+    if not sources:
+        hint = _valid_instead(config, split)
+        raise ValueError(f"this run has no data.{split} to score: give --target-file and --likelihood{hint}")
+    size = sum(len(text.encode()) for source in sources for text, _ in source.read())
+    text = task.form.preparation(config.data, lambda *_: None)
+    arrays, _ = text.encode(split, PartReport(lines=0), tokenizers, folder)
+    return open_examples(folder, split, arrays), size

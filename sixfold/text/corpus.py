@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,7 +119,7 @@ def copy_prepared(
         )
     if index.get("form") != form.name:  # a table may be pairs, or texts with labels
         raise ValueError(f"{prepared.folder} was prepared as {index.get('form')}, not as {form.name}; prepare it again")
-    then, now = index.get("data", {}), data.model_dump(mode="json")
+    then, now = _as_compared(index.get("data", {})), _as_compared(data.model_dump(mode="json"))
     compared = [key for key in now if tokenizers is None or key not in ("tokenizer", "vocabulary")]
     different = [
         f"data.{key} was {then.get(key)!r} and is {now[key]!r}" for key in compared if then.get(key) != now[key]
@@ -131,6 +131,12 @@ def copy_prepared(
             if _is_own(path):
                 _share(path, aside / path.name)
     return open_prepared(folder, prepared.tokenizers)
+
+
+def _as_compared(section: Mapping[str, Any]) -> dict[str, Any]:
+    """A section `data` without what has no effect. Before there was `held_out`, nothing was held out."""
+    held_out = 0 if section.get("valid") is not None else section.get("held_out", 0)
+    return {**section, "held_out": held_out, "seed": section.get("seed", 1) if held_out else None}
 
 
 def need_room(folder: Path) -> None:

@@ -51,7 +51,7 @@ PAIRS = TextForm(
 PLAIN_TEXT = TextForm(
     "plain text",
     _later("sources", "text_sources"),
-    _later("preparation", "PlainText"),
+    _later("plain_text", "PlainText"),
     _later("preparation", "no_references"),
     limit="context",
 )

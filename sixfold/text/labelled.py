@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -24,11 +24,19 @@ from sixfold.core.quote import quoted
 from sixfold.text.arrays import Array, ColumnWriter, RowRange, RowWriter
 from sixfold.text.hashed_files import HashedFiles
 from sixfold.text.labels import checked_labels
-from sixfold.text.preparation import PARTS, ProgressCallback, Reference, finish_training
+from sixfold.text.preparation import PARTS, ProgressCallback, Reference, divided_counts, finish_training, in_order
 from sixfold.text.report import PartReport
 from sixfold.text.sources import Source, Split
 from sixfold.text.tables import Row, described_columns, table_sources
 from sixfold.text.tokenizer import Tokenizer, Tokenizers
+from sixfold.text.validation_split import (
+    HeldOutRows,
+    choose_by_label,
+    described,
+    key_of,
+    rows_to_hold_out,
+    wants_split,
+)
 from sixfold.text.vocabulary import TokenizerTrainer
 
 _CHUNK = 256  # rows that are tokenised at once; each may have megabytes
@@ -53,6 +61,7 @@ class LabelledText:
         self.labels: tuple[str, ...] = () if labels is None else tuple(checked_labels(labels))
         self.remarks: Sequence[str] = ()
         self.files = HashedFiles()
+        self._key: Callable[[str], int] = key_of(data.seed) if wants_split(data) else hash  # of a text
         self._references: list[Reference] = []
 
     def check(self, tokenizers: Tokenizers | None = None) -> tuple[dict[str, PartReport], Tokenizers]:
@@ -65,7 +74,7 @@ class LabelledText:
         self.remarks = self._where_columns_are()
         counts: dict[str, PartReport] = {}
         training: _SeenRows | None = None
-        for part in self.sources:
+        for part in [*self.sources]:
             seen = self._check_part(part, trainers if part == "train" else [])
             counts[part] = PartReport(
                 lines=seen.rows + seen.empty,
@@ -77,7 +86,22 @@ class LabelledText:
             )
             training = training or seen
             self.remarks = [*self.remarks, *_remarks(part, seen)]
-        return counts
+            if part == "train" and wants_split(self.data):
+                counts |= self._hold_out(counts[part], seen)
+        return in_order(counts)
+
+    def _hold_out(self, counts: PartReport, seen: _SeenRows) -> dict[str, PartReport]:
+        """Divide the training text. → the counts of both parts"""
+        chosen = seen.choose(rows_to_hold_out(self.data, seen.rows))
+        held = seen.only(chosen)
+        how = f"chosen by data.seed {self.data.seed} within each label"
+        self.remarks = [*self.remarks, described(held.rows, seen.rows, "texts", how)]
+        if not held.rows:
+            return {}
+        rows = HeldOutRows[Row](chosen, lambda row: self._key(row.text))
+        self.sources = {**self.sources, **rows.sources(self.sources["train"])}
+        divided = divided_counts(counts, held.rows, held.duplicates())
+        return {**divided, "valid": replace(divided["valid"], classes=len(held.labels), two_labels=0)}
 
     def _where_columns_are(self) -> list[str]:
         """Notes on the columns that were chosen because none were given, and in which files."""
@@ -88,14 +112,14 @@ class LabelledText:
         return [f"note: {_several(paths)}: {way}" for way, paths in by_way.items()]
 
     def _check_part(self, part: Split, trainers: Sequence[TokenizerTrainer]) -> _SeenRows:
-        seen = _SeenRows()
+        seen = _SeenRows(self._key)
         index = _index_of(self.labels)
         for source in self.sources[part]:
             seen.begin_file(_path(source))
             for chunk in _chunks(source.read(self.files.open)):
                 rows = _with_text(chunk)
                 if index:
-                    _classes(rows, index, _path(source))
+                    _classes(rows, index, source.name)
                 seen.update(rows)
                 seen.empty += len(chunk) - len(rows)
                 for trainer in trainers:
@@ -141,7 +165,7 @@ class LabelledText:
                     rows = _with_text(chunk)
                     if part == "valid":
                         self._references += [Reference(row.text, (row.label,)) for row in rows]
-                    classes.write(_classes(rows, index, _path(source)))
+                    classes.write(_classes(rows, index, source.name))
                     cut += self._encode_texts([row.text for row in rows], tokenizer, texts)
                     done += len(chunk)
                     self.progress(f"tokenising {part}", done, counts.lines)
@@ -182,14 +206,14 @@ def _index_of(labels: Sequence[str]) -> dict[str, int]:
     return {label: index for index, label in enumerate(labels)}
 
 
-def _classes(rows: Sequence[Row], index: Mapping[str, int], path: Path) -> list[int]:
+def _classes(rows: Sequence[Row], index: Mapping[str, int], name: str) -> list[int]:
     """The index of each row's label. An unknown label is an error that names the line."""
     for row in rows:
         if row.label not in index:
             near = nearest(row.label, index)
             hint = "" if near is None else f"did you mean {quoted(near)}? "
             raise ValueError(
-                f"{path}, line {row.line}: the label {quoted(row.label)} does not occur in training; {hint}there are "
+                f"{name}, line {row.line}: the label {quoted(row.label)} does not occur in training; {hint}there are "
                 f"{_listed([*index])}"
             )
     return [index[row.label] for row in rows]
@@ -206,8 +230,9 @@ def _listed(labels: Sequence[str]) -> str:
 class _SeenRows:
     """The rows of one split in 20 bytes each: a 64-bit hash of the text, the label, and the line."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: Callable[[str], int]) -> None:
         self.labels: dict[str, int] = {}  # numbered by first occurrence
+        self._key = key  # of a text
         self.empty = 0  # rows without a text, which are not stored
         self._texts, self._labels, self._lines = array("q"), array("i"), array("q")
         self._files: list[Path] = []
@@ -223,7 +248,7 @@ class _SeenRows:
 
     def update(self, rows: Iterable[Row]) -> None:
         for text, label, line in rows:
-            self._texts.append(hash(text))
+            self._texts.append(self._key(text))
             self._labels.append(self.labels.setdefault(label, len(self.labels)))
             self._lines.append(line)
 
@@ -253,6 +278,22 @@ class _SeenRows:
         at = np.flatnonzero(same_text & ~same_label)
         pairs = sorted((sorted((int(order[i]), int(order[i + 1]))) for i in at), key=lambda pair: pair[1])
         return [(first, second) for first, second in pairs[:most]]
+
+    def choose(self, most: int) -> frozenset[int]:
+        """The keys of texts to hold out. A text with several labels would be on both sides."""
+        texts, labels = np.array(self._texts), np.array(self._labels)
+        order, same_text, same_label = self._neighbours()
+        clear = ~np.isin(texts, texts[order[1:][same_text & ~same_label]])
+        by_name = np.argsort(np.argsort([*self.labels]))  # the same, whatever the order of the files
+        return choose_by_label(texts[clear], by_name[labels[clear]], most)
+
+    def only(self, keys: frozenset[int]) -> _SeenRows:
+        """The rows of these texts, without their files and lines."""
+        found, labels = _SeenRows(self._key), np.array(self._labels)
+        here = np.isin(np.array(self._texts), [*keys])
+        found._texts, found._labels = array("q", np.array(self._texts)[here]), array("i", labels[here])
+        found.labels = {label: number for label, number in self.labels.items() if number in labels[here]}
+        return found
 
     def single(self) -> list[int]:
         """The rows whose label occurs only once."""

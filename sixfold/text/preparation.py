@@ -1,4 +1,4 @@
-"""Prepares pairs and plain text in two passes over the files.
+"""Prepares text in two passes over the files: here pairs, and what all forms of text share.
 
 1   check       reads all splits: hashes the files, counts, and trains tokenizers if none are given
 2   encode      reads the training and validation text again: tokenises it, and collects references
@@ -6,20 +6,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, groupby
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
+
 from sixfold.config import schema
 from sixfold.config.schema import Data
-from sixfold.core.ids import EOS
-from sixfold.text.arrays import RowRange, RowWriter, open_examples
+from sixfold.text.arrays import Array, RowRange, RowWriter, open_examples
 from sixfold.text.hashed_files import HashedFiles
 from sixfold.text.report import PartReport, Seen, count_outliers
-from sixfold.text.sources import Pair, Source, Split, Stretch, pair_sources, text_sources
-from sixfold.text.tokenizer import Tokenizer, Tokenizers
+from sixfold.text.sources import Pair, Source, Split, pair_sources
+from sixfold.text.tokenizer import Tokenizers
+from sixfold.text.validation_split import (
+    HeldOutRows,
+    choose,
+    described,
+    key_of,
+    rows_to_hold_out,
+    wants_split,
+)
 from sixfold.text.vocabulary import TokenizerTrainer
 
 PARTS: tuple[Split, ...] = ("train", "valid", "test")
@@ -88,16 +97,18 @@ class ParallelText:
         self.data, self.progress = data, progress
         self.files = HashedFiles()
         self.sources = {part: found for part in PARTS if (found := pair_sources(data, part))}
+        self._key: Callable[[str], int] = key_of(data.seed) if wants_split(data) else hash  # of a source
+        self._divided: dict[str, PartReport] = {}  # the counts of training and validation text, if one is divided
         self._references = ReferenceCollector()
 
     def check(self, tokenizers: Tokenizers | None = None) -> tuple[dict[str, PartReport], Tokenizers]:
         """Read all files. → the counts that need no tokens, and the tokenizers"""
         trainers = [] if tokenizers else self._trainers()
         counts = check_parts(self.sources, lambda part: self._check_part(part, trainers if part == "train" else []))
-        return counts, tokenizers or finish_training(trainers, self.progress)
+        return in_order({**counts, **self._divided}), tokenizers or finish_training(trainers, self.progress)
 
     def _check_part(self, part: Split, trainers: Sequence[TokenizerTrainer]) -> tuple[PartReport, Seen]:
-        pairs, firsts, lines = Seen(), Seen(), 0
+        pairs, firsts, lines = Seen(), Seen(self._key), 0
         for chunk in self._chunks(self.sources[part]):
             kept = without_empty_sides(chunk)
             firsts.update(source for source, _ in kept)
@@ -106,12 +117,25 @@ class ParallelText:
             lines += len(chunk)
             self.progress(f"checking {part}", lines, None)
         if not pairs.count:
-            raise ValueError(f"data.{part}: each of {lines:,} pairs has an empty side: {_names(self.sources[part])}")
-        return PartReport(lines=lines, empty=lines - pairs.count, duplicates=pairs.duplicates()), firsts
+            raise ValueError(f"data.{part}: each of {lines:,} pairs has an empty side: {names_of(self.sources[part])}")
+        counts = PartReport(lines=lines, empty=lines - pairs.count, duplicates=pairs.duplicates())
+        if part == "train" and wants_split(self.data):
+            self._hold_out(counts, pairs.hashes(), firsts.hashes())
+        return counts, firsts
+
+    def _hold_out(self, counts: PartReport, pairs: Array, sources: Array) -> None:
+        """Divide the training text, of which these are the hashes of pairs and sources."""
+        chosen = choose(sources, rows_to_hold_out(self.data, len(sources)))
+        held = pairs[np.isin(sources, [*chosen])]
+        self.remarks = [described(len(held), len(sources), "pairs", f"chosen by data.seed {self.data.seed}")]
+        if len(held):
+            self._divided = divided_counts(counts, len(held), len(held) - len(np.unique(held)))
+            held_out = HeldOutRows[Pair](chosen, lambda pair: self._key(pair[0]))
+            self.sources = {**self.sources, **held_out.sources(self.sources["train"])}
 
     def _chunks(self, sources: Iterable[Source[Pair]]) -> Iterator[list[Pair]]:
         pairs = chain.from_iterable(source.read(self.files.open) for source in sources)
-        return _chunks(pairs, lambda pair: len(pair[0]) + len(pair[1]))
+        return in_chunks(pairs, lambda pair: len(pair[0]) + len(pair[1]))
 
     def _trainers(self) -> list[TokenizerTrainer]:
         """One for both sides, or one for each."""
@@ -148,7 +172,7 @@ class ParallelText:
         if not right.rows:
             raise ValueError(
                 f"data.{part}: no pair remains, because {long:,} pairs have more than {self.data.max_length:,} tokens "
-                f"on a side; raise data.max_length ({_names(sources)})"
+                f"on a side; raise data.max_length ({names_of(sources)})"
             )
         arrays = {"source": left.described(), "target": right.described(), "groups": groups}
         examples = open_examples(folder, part, arrays)
@@ -177,85 +201,15 @@ class ParallelText:
         return len(found) - len(kept)
 
 
-class PlainText:
-    """Plain text, for a language model."""
-
-    labels: tuple[str, ...] = ()
-    remarks: Sequence[str] = ()
-
-    def __init__(self, data: Data, progress: ProgressCallback):
-        if not isinstance(data.tokenizer, str) or isinstance(data.vocabulary, schema.Vocabularies):
-            raise ValueError("a language model has one text: give one data.tokenizer and one data.vocabulary")
-        self.kind, self.size = data.tokenizer, data.vocabulary
-        self.data, self.progress = data, progress
-        self.files = HashedFiles()
-        self.sources = {part: found for part in PARTS if (found := text_sources(data, part))}
-
-    def check(self, tokenizers: Tokenizers | None = None) -> tuple[dict[str, PartReport], Tokenizers]:
-        """Read all files. → the counts that need no tokens, and the tokenizers"""
-        trainers = [] if tokenizers else [TokenizerTrainer(self.kind, self.size)]
-        counts = check_parts(self.sources, lambda part: self._check_part(part, trainers if part == "train" else []))
-        return counts, tokenizers or finish_training(trainers, self.progress)
-
-    def _check_part(self, part: Split, trainers: Sequence[TokenizerTrainer]) -> tuple[PartReport, Seen]:
-        found = _Documents()
-        for chunk in _chunks(self._read(self.sources[part]), _length_of_stretch):
-            found.update(chunk)
-            for trainer in trainers:
-                trainer.update(_set_ends_apart(self.kind, [text for text, _ in chunk if text]))
-            self.progress(f"checking {part}", found.lines, None)
-        if not found.documents:
-            raise ValueError(f"data.{part}: there are only spaces and empty lines in {_names(self.sources[part])}")
-        return found.report(), found.seen
-
-    def _read(self, sources: Iterable[Source[Stretch]]) -> Iterator[Stretch]:
-        return chain.from_iterable(source.read(self.files.open) for source in sources)
-
-    def references(self) -> list[Reference]:
-        """A language model has none."""
-        return []
-
-    def encode(
-        self, part: Split, counts: PartReport, tokenizers: Tokenizers, folder: Path
-    ) -> tuple[dict[str, Any], PartReport]:
-        """Write one split. Consecutive files of equal weight are one stream, cut into windows."""
-        groups, done = [], 0
-        with RowWriter(folder, f"{part}.target", len(tokenizers.target)) as writer:
-            for weight, sources in groupby(self.sources[part], lambda source: source.weight):
-                rows, start = writer.rows, writer.tokens
-                for chunk in _chunks(_without_empty(self._read(sources)), _length_of_stretch):
-                    writer.stream(_encode_stretches(chunk, tokenizers.target))
-                    done += sum(not ends for _, ends in chunk)
-                    self.progress(f"tokenising {part}", done, counts.lines)
-                writer.cut(start, self.data.context)
-                groups.append(RowRange(writer.rows - rows, weight))
-        arrays = {"target": writer.described(), "groups": groups}
-        return arrays, replace(counts, rows=writer.rows, target_tokens=writer.tokens)
+def divided_counts(counts: PartReport, held: int, duplicates: int) -> dict[str, PartReport]:
+    """The counts of a training text, divided: so many rows are held out, some of them duplicates of each other."""
+    rest = replace(counts, lines=counts.lines - held, duplicates=counts.duplicates - duplicates)
+    return {"train": rest, "valid": PartReport(lines=held, duplicates=duplicates, in_training=0)}
 
 
-class _Documents:
-    """Counts the documents in a sequence of stretches, and collects hashes of their lines."""
-
-    def __init__(self) -> None:
-        self.seen = Seen()
-        self.lines, self.documents, self._empty = 0, 0, 0
-        self._something = False  # whether the current document has text
-
-    def update(self, stretches: Iterable[Stretch]) -> None:
-        for text, ends in stretches:
-            if text.strip():
-                self.seen.add(text.removesuffix("\n"))
-                self._something = True
-            if ends:
-                self.documents += self._something
-                self._empty += not self._something
-                self._something = False
-            else:
-                self.lines += 1
-
-    def report(self) -> PartReport:
-        duplicates = self.seen.duplicates()
-        return PartReport(lines=self.lines, documents=self.documents, empty=self._empty, duplicates=duplicates)
+def in_order(counts: Mapping[str, PartReport]) -> dict[str, PartReport]:
+    """Training, validation, test."""
+    return {part: counts[part] for part in PARTS if part in counts}
 
 
 def check_parts(
@@ -290,37 +244,7 @@ def finish_training(trainers: Sequence[TokenizerTrainer], progress: ProgressCall
     return Tokenizers(trained[0], trained[-1])
 
 
-def _length_of_stretch(stretch: Stretch) -> int:
-    return len(stretch[0])
-
-
-def _without_empty(stretches: Iterable[Stretch]) -> Iterator[Stretch]:
-    """Leave out documents that are only white space."""
-    held: list[Stretch] = []
-    begun = False
-    for text, ends in stretches:
-        if begun or text.strip():
-            yield from held
-            yield text, ends
-            held, begun = [], not ends
-        else:
-            held.append((text, ends))
-            held = [] if ends else held
-
-
-def _encode_stretches(chunk: list[Stretch], tokenizer: Tokenizer) -> list[list[int]]:
-    rows = tokenizer.encode_batch(_set_ends_apart(tokenizer.kind, [text for text, _ in chunk]))
-    return [[*row, EOS] if ends else row for row, (_, ends) in zip(rows, chunk, strict=True)]
-
-
-def _set_ends_apart(kind: str, texts: list[str]) -> list[str]:
-    """Make line ends separate words, for the tokenizers that split at spaces."""
-    if kind not in ("words", "symbols"):
-        return texts
-    return [f"{text[:-1]} \n" if text.endswith("\n") and text != "\n" else text for text in texts]
-
-
-def _chunks(lines: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+def in_chunks(lines: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
     """Lists of at most 4,096 lines; fewer if they are long."""
     chunk: list[T] = []
     characters = 0
@@ -334,7 +258,7 @@ def _chunks(lines: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
         yield chunk
 
 
-def _names(sources: Sequence[Source[Any]]) -> str:
+def names_of(sources: Sequence[Source[Any]]) -> str:
     return "; ".join(source.name for source in sources)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -38,6 +38,7 @@ class PartReport:
     classes: int | None = None  # different labels, where texts are classified
     two_labels: int | None = None  # texts that occur with more than one label
     cut: int | None = None  # texts with too many tokens, cut to the limit
+    bytes: int | None = None  # of the validation text of a language model
 
 
 @dataclass(frozen=True)
@@ -123,14 +124,14 @@ def _count(number: int, noun: str) -> str:
 class Seen:
     """The 64-bit hashes of items: 16 MB for two million lines."""
 
-    def __init__(self) -> None:
-        self._hashes = array("q")
+    def __init__(self, key: Callable[[Any], int] = hash) -> None:
+        self._hashes, self._key = array("q"), key
 
     def add(self, item: Hashable) -> None:
-        self._hashes.append(hash(item))
+        self._hashes.append(self._key(item))
 
     def update(self, items: Iterable[Hashable]) -> None:
-        self._hashes.extend(map(hash, items))
+        self._hashes.extend(map(self._key, items))
 
     @property
     def count(self) -> int:
@@ -138,11 +139,12 @@ class Seen:
 
     def duplicates(self) -> int:
         """The number of items that occurred before."""
-        return self.count - len(np.unique(self._array()))
+        return self.count - len(np.unique(self.hashes()))
 
     def also_in(self, other: Seen) -> int:
         """The number of items that are also in the other."""
-        return int(np.isin(self._array(), np.unique(other._array())).sum())
+        return int(np.isin(self.hashes(), np.unique(other.hashes())).sum())
 
-    def _array(self) -> Array:
+    def hashes(self) -> Array:
+        """One for each item, in order."""
         return np.frombuffer(self._hashes, np.int64) if self._hashes else np.zeros(0, np.int64)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sixfold.config.files import with_whole_paths
 from sixfold.config.schema import Config
 from sixfold.core.device import be_deterministic, left_as_it_was
 from sixfold.disk.atomic import sweep
@@ -72,7 +73,7 @@ def prepare(
     that begin with this trained run: its tokenizers are used, and what the configuration does not give is inherited.
     """
     before = None if start_from is None else Run(start_from).need()
-    config = settled(config if before is None else inherit(config, before)).with_whole_paths()
+    config = with_whole_paths(settled(config if before is None else inherit(config, before)))
     tokenizers = None if before is None else Tokenizers.load(before.directory)
     folder = Path(folder).absolute()
     need_room(folder)
@@ -134,7 +135,7 @@ def _check(run: Run, config: Config, start_from: Path | None) -> tuple[Config, M
         raise ValueError(f"--from {start_from} is also the directory to write to; give another --out")
     config, outline = check(config, before)
     run.need_room()
-    return config.with_whole_paths(), outline, before
+    return with_whole_paths(config), outline, before
 
 
 def _check_files(run: Run, config: Config) -> None:

@@ -34,6 +34,7 @@ from sixfold.config.schema import (
     Vocabularies,
     change_decoding,
 )
+from sixfold.config.settings import same_kind
 from sixfold.models.build import MODELS, build
 from sixfold.models.model import Model
 from sixfold.runs import model_files
@@ -47,7 +48,8 @@ from sixfold.training.observers.display import Display
 
 _MODEL = ("kind", "d_model", "d_ff", "heads", "d_head", "dropout", "modifications")
 _DEPTH = ("encoder_layers", "decoder_layers")
-_TEXT = ("source", "target", "max_length", "context")
+_TEXT = ("max_length", "context")
+_COLUMNS = ("source", "target")
 _BODY = ("encoder", "decoder", "stack", "bridge")  # the attributes of a model (models/*.py) that hold its layers
 _CLASSIFIER = ("classifier",)  # the attribute of EncoderOnly whose rows are the labels
 _LEAST = 0.5  # smallest share of the body that must be found
@@ -72,13 +74,13 @@ def inherit(config: Config, run: Run) -> Config:
     task = then.task if config.task is None and not _gives(config.model, "kind") else config.task
     # A metric is inherited only with text to validate on, and for the same task.
     same = task_of(settled(config.model_copy(update={"task": task, "model": model}))).name == task_of(then).name
-    measured = config.data.valid is not None and same
+    measured = config.data.validates and same
     trained_for = ("label_smoothing", "metric") if measured else ("label_smoothing",)
     decoding = {key: value for key, value in config.decoding if _gives(config.decoding, key)}
     return config.model_copy(
         update={
             "task": task,
-            "data": _with_tokenizers(_filled(config.data, then.data, _TEXT), then.data, run),
+            "data": _with_tokenizers(_filled(config.data, then.data, _text_keys(config, then)), then.data, run),
             "model": model,
             "training": _filled(config.training, then.training, trained_for),
             "decoding": change_decoding(then.decoding, decoding),
@@ -118,6 +120,11 @@ def _gives(section: Section, key: str) -> bool:
 def _filled(section: S, then: S, keys: Iterable[str]) -> S:
     """A section whose missing keys, of those listed, are taken from another section."""
     return section.model_copy(update={key: getattr(then, key) for key in keys if not _gives(section, key)})
+
+
+def _text_keys(config: Config, then: Config) -> tuple[str, ...]:
+    """The keys of `data` to inherit: suffixes and columns only if they can fit the new text."""
+    return (*_TEXT, *(_COLUMNS if same_kind(then.data.train, config.data.train) else ()))
 
 
 def _described(model: Model) -> ModelConfig:

@@ -37,8 +37,11 @@ def check_validation(config: Config, task: Task) -> None:
     training = config.training
     metric = None if choose_metric(config, task) == "loss" else training.metric
     for key, value in {"metric": metric, "patience": training.patience}.items():
-        if value not in (None, "auto") and config.data.valid is None:
-            raise ValueError(f"training.{key} is {value}, but there is no text to validate on: give --data.valid too")
+        if value not in (None, "auto") and not config.data.validates:
+            raise ValueError(
+                f"training.{key} is {value}, but there is no text to validate on: give --data.valid, or leave out "
+                f"--data.held_out 0"
+            )
 
 
 class Validation:

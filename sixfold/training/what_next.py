@@ -36,14 +36,15 @@ def about_signal(signal: str, again: bool, run: Path, step: int, saved: int) -> 
 def what_next(outcome: Outcome) -> list[str]:
     """Commands that make sense after this outcome."""
     run = str(outcome.run)
+    use = _use(outcome.run, scored=bool(outcome.scores))
     look = [_command("info", run, *_imports(outcome.run)), _command("plot", run)]
     if outcome.signal is not None:
-        return [f"{to_resume(outcome.run)}    to continue", *look, *_use(outcome.run)]
-    return [*look, *_use(outcome.run)] if outcome.finished else look  # the model of a diverged training is useless
+        return [f"{to_resume(outcome.run)}    to continue", *look, *use]
+    return [*look, *use] if outcome.finished else look  # the model of a diverged training is useless
 
 
-def _use(run: Path) -> list[str]:
-    """Commands that use and score the model, if its task has a verb."""
+def _use(run: Path, scored: bool) -> list[str]:
+    """Commands that use and score the model, if its task has a verb. `scored`: it has been validated."""
     try:
         model_files.skeleton(run)
         config = Run(run).read_config()
@@ -54,7 +55,7 @@ def _use(run: Path) -> list[str]:
         return []
     imports = _imports(run)
     score = _command("score", str(run), *([] if data.test is not None else ["--part", "valid"]), *imports)
-    held_out = data.test is not None or data.valid is not None
+    held_out = data.test is not None or data.valid is not None or scored
     return [_command(task.verb, str(run), *imports), *([score] if held_out else [])]
 
 

@@ -71,7 +71,7 @@ def _loss(subject: VerifiedRun) -> float:
     config, tokenizers = subject.config, subject.tokenizers
     if not subject.task.metrics:
         with suppress(ValueError, OSError):
-            return float(own_loss(config, subject.task, tokenizers, subject.model, "valid").json()["loss"])
+            return float(own_loss(subject.run, config, subject.task, tokenizers, subject.model, "valid").json()["loss"])
     by_loss = config.model_copy(update={"training": config.training.model_copy(update={"metric": "loss"})})
     validation = Validation(by_loss, subject.task, subject.prepared, Processes(device=subject.device))
     if not validation.possible:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sixfold.config.files import read_config
+from sixfold.config.files import read_config, with_whole_paths
 from sixfold.config.schema import keys
 
 
@@ -74,7 +74,7 @@ def test_a_wrong_type_is_reported_under_the_key_alone(key):
 def test_a_tilde_is_the_home_directory(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     files = "[~/a, {path: ~/b}, {source: ~/c, target: /d}]"
-    whole = read_config(None, {"data.train": files, "data.valid": "~/e"}).with_whole_paths().data
+    whole = with_whole_paths(read_config(None, {"data.train": files, "data.valid": "~/e"})).data
     one, two, three = whole.train
     assert [one, two.path, three.source, three.target] == ["/home/me/a", "/home/me/b", "/home/me/c", "/d"]
     assert whole.valid == "/home/me/e"

@@ -49,7 +49,9 @@ def test_windows_line_ends_are_translated_like_others(sixfold, tmp_path):
 
 def prepared(folder, train):
     (folder / "train.tsv").write_bytes(train)
-    config = tiny.config(folder, data__train=str(folder / "train.tsv"), data__valid="null", data__source="1")
+    config = tiny.config(
+        folder, data__train=str(folder / "train.tsv"), data__valid="null", data__held_out=0, data__source="1"
+    )
     config = config.model_copy(update={"data": config.data.model_copy(update={"target": "2"})})
     return prepare(config, folder / "data").report
 

@@ -143,7 +143,7 @@ def test_the_same_text_with_two_labels_is_reported_and_kept(tmp_path):
 
 def test_files_are_told_apart(tmp_path):
     files = [write(tmp_path / f"{n}.csv", f"text,label\na,x{n}\nb,y\n") for n in range(3)]
-    text = LabelledText(Data(train=files, tokenizer="bytes"), ignore)
+    text = LabelledText(Data(train=files, tokenizer="bytes", held_out=0), ignore)
     text.check()
     contradicted, single = (remark for remark in text.remarks if remark.startswith("warning"))
     assert f"such as {files[0]}, line 2 ('x0') and {files[1]}, line 2 ('x1')" in contradicted
@@ -169,7 +169,7 @@ def test_a_label_with_one_example_is_reported(tmp_path):
 
 def test_where_the_columns_are_is_said_once_for_all_files_alike(tmp_path):
     files = [write(tmp_path / f"{n}.tsv", "review\tstars\na\t1\nb\t2\nc\t1\nd\t2\n") for n in range(3)]
-    text = LabelledText(Data(train=files, tokenizer="bytes"), ignore)
+    text = LabelledText(Data(train=files, tokenizer="bytes", held_out=0), ignore)
     text.check()
     assert text.remarks == [f"note: {files[0]} and 2 more: the text is in column 'review', the label in 'stars'"]
 

@@ -134,7 +134,7 @@ def test_the_tokenizer_and_stream_of_a_plain_text_are_those_of_its_lines(tmp_pat
     monkeypatch.setattr(vocabulary, "_MOST_TEXTS", 150)
     lines = [f"{source} {target}\n" for source, target in ROWS]
     size = 300 if kind in ("bpe", "unigram") else None
-    config = text(write(tmp_path / "train.txt", "".join(lines)), tokenizer=kind, vocabulary=size)
+    config = text(write(tmp_path / "train.txt", "".join(lines)), tokenizer=kind, vocabulary=size, held_out=0)
     if kind in ("words", "symbols"):
         lines = [f"{line[:-1]} \n" for line in lines]
     prepared, expected = prepare(config, tmp_path / "data"), train_tokenizer(kind, lines, size)

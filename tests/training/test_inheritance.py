@@ -74,12 +74,14 @@ def test_the_new_configuration_says_all_that_was_inherited(made, tmp_path):
         f"data.vocabulary source {sizes.source_vocab}, target {sizes.target_vocab}; data.max_length 30; "
         f"model.d_model 16; model.d_ff 32; model.heads 2; model.encoder_layers 2; model.decoder_layers 1; "
         f"model.dropout 0.3; model.modifications rotary, swiglu; training.label_smoothing 0.05; "
+        f"training.metric loss; "
         f"decoding.max_length 4; decoding.beam_size 2"
     )
 
 
 def test_the_optimiser_and_the_schedule_are_not_inherited(made):
-    training = check(read_config(None, {**ONE_STEP, "data.train": "x"}), Run(made / "unequal"))[0].training
+    unvalidated = {**ONE_STEP, "data.train": "x", "data.held_out": 0}
+    training = check(read_config(None, unvalidated), Run(made / "unequal"))[0].training
     inherited = Config().training.model_copy(update={"label_smoothing": 0.05})
     given = {key: getattr(training, key) for key in ("steps", "batch_tokens", "device")}
     assert training == inherited.model_copy(update=given)
@@ -88,7 +90,8 @@ def test_the_optimiser_and_the_schedule_are_not_inherited(made):
 def test_the_metric_is_inherited_where_it_can_be_measured(made):
     run = Run(made / "plain")  # whose metric is the loss
     text = {"data.train": "x", "data.valid": "y"}
-    assert check(read_config(None, {"data.train": "x"}), run)[0].training.metric == "auto"
+    assert check(read_config(None, {"data.train": "x", "data.held_out": 0}), run)[0].training.metric == "auto"
+    assert check(read_config(None, {"data.train": "x"}), run)[0].training.metric == "loss"
     assert check(read_config(None, text), run)[0].training.metric == "loss"
     assert check(read_config(None, {**text, "training.metric": "chrf"}), run)[0].training.metric == "chrf"
     assert check(read_config(None, text), Run(made / "unequal"))[0].training.label_smoothing == 0.05

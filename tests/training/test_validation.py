@@ -75,13 +75,15 @@ def test_a_validation_without_a_number_leaves_the_rest_to_the_guard(tmp_path):
 def test_what_nothing_can_be_validated_for_is_refused(tmp_path, settings):
     key = "patience" if settings else "metric"
     with pytest.raises(ValueError, match=rf"training\.{key} is .*give --data\.valid"):
-        train(tiny.config(tmp_path, data__valid="null", **settings), tmp_path / "run", display=Quiet())
+        train(
+            tiny.config(tmp_path, data__valid="null", data__held_out=0, **settings), tmp_path / "run", display=Quiet()
+        )
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("metric", ["auto", "loss"])
 def test_without_text_to_validate_on_the_metric_may_be_left_open(tmp_path, metric):
-    config = tiny.short(tiny.corpus(tmp_path), data__valid="null", training__metric=metric)
+    config = tiny.short(tiny.corpus(tmp_path), data__valid="null", data__held_out=0, training__metric=metric)
     check_validation(config, task_of(config))
     assert train(config, tmp_path / "run", display=Quiet()).finished
     assert {record["kind"] for record in Run(tmp_path / "run").records()}.isdisjoint({"valid"})
