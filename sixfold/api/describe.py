@@ -15,7 +15,10 @@ from rich.table import Table
 
 from sixfold.config.schema import Config, Files
 from sixfold.disk.reading import ordinary
+from sixfold.doctor.course import Finding
+from sixfold.doctor.run_doctor import examine
 from sixfold.runs.run import Run
+from sixfold.scoring.outputs import PREFIX
 from sixfold.tasks.task import task_of
 from sixfold.terminal import facts
 from sixfold.training.observers.display import NO_BEST, clock, number, numbers
@@ -45,6 +48,7 @@ def describe_run(run: Run) -> dict[str, Any]:
             described["progress"] = _progress(run, config, records)
             described["best"] = _best(config, records)
             described["weights"] = _weights(config, described)
+            described["findings"] = [finding._asdict() for finding in examine(run)]
         described["versions"], described["machine"] = about.get("versions"), about.get("machine")
         described["problem"] = about.get("problem")
     return described
@@ -173,7 +177,8 @@ def _best(config: Config, records: Iterable[Mapping[str, Any]]) -> dict[str, Any
 
 def metric_in(record: Mapping[str, Any]) -> str | None:
     """The metric of a validation, by its line of the log; None if it has only losses."""
-    return next((key for key in record if key not in _NO_METRIC and not key.endswith("_loss")), None)
+    others = (key for key in record if key not in _NO_METRIC and not key.startswith(PREFIX))
+    return next((key for key in others if not key.endswith("_loss")), None)
 
 
 def _weights(config: Config, described: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -215,6 +220,10 @@ def _rows(described: Mapping[str, Any]) -> list[tuple[str, Any]]:
         if described["best"] is None and described["weights"] is not None:
             rows.append(("weights", f"of step {described['weights']['step']:,}: {described['weights']['why']}"))
         rows.append(("problem", described["problem"]))
+        rows += [
+            ("" if number else "how it went", Finding(**found).text())
+            for number, found in enumerate(described["findings"])
+        ]
     return rows
 
 
@@ -284,8 +293,9 @@ def _progress_rows(progress: Mapping[str, Any], best: Mapping[str, Any] | None, 
         rows.append((f"at step {last['step']:,}", said))
     if best is not None:
         again = (*_NOT_AGAIN, best["metric"])
-        others = ", ".join(f"{key} {number(value)}" for key, value in best.items() if key not in again)
+        kept = {key: value for key, value in best.items() if key not in again and not key.startswith(PREFIX)}
+        others = ", ".join(f"{key} {number(value)}" for key, value in kept.items())
         said = f"{best['metric']} {number(best['value'])} at step {best['step']:,} ({others})"
         rows.append(("best", said))
-    kept = ", ".join(f"{step:,}" for step in progress["checkpoints"])
-    return [*rows, ("checkpoints", kept or "none yet")]
+    saved = ", ".join(f"{step:,}" for step in progress["checkpoints"])
+    return [*rows, ("checkpoints", saved or "none yet")]
