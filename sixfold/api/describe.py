@@ -15,7 +15,10 @@ from rich.table import Table
 
 from sixfold.config.schema import Config, Files
 from sixfold.disk.reading import ordinary
+from sixfold.doctor.course import Finding
+from sixfold.doctor.run_doctor import examine
 from sixfold.runs.run import Run
+from sixfold.scoring.outputs import PREFIX
 from sixfold.tasks.task import task_of
 from sixfold.terminal import facts
 from sixfold.training.observers.display import NO_BEST, clock, number, numbers
@@ -45,6 +48,7 @@ def describe_run(run: Run) -> dict[str, Any]:
             described["progress"] = _progress(run, config, records)
             described["best"] = _best(config, records)
             described["weights"] = _weights(config, described)
+            described["findings"] = [finding._asdict() for finding in examine(run)]
         described["versions"], described["machine"] = about.get("versions"), about.get("machine")
         described["problem"] = about.get("problem")
     return described
@@ -173,7 +177,8 @@ def _best(config: Config, records: Iterable[Mapping[str, Any]]) -> dict[str, Any
 
 def metric_in(record: Mapping[str, Any]) -> str | None:
     """The name of the metric in a validation's record; None if the record has only losses."""
-    return next((key for key in record if key not in _NOT_METRICS and not key.endswith("_loss")), None)
+    others = (key for key in record if key not in _NOT_METRICS and not key.startswith(PREFIX))
+    return next((key for key in others if not key.endswith("_loss")), None)
 
 
 def _weights(config: Config, described: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -217,6 +222,10 @@ def _rows(described: Mapping[str, Any]) -> list[tuple[str, Any]]:
         if described["best"] is None and described["weights"] is not None:
             rows.append(("weights", f"of step {described['weights']['step']:,}: {described['weights']['why']}"))
         rows.append(("problem", described["problem"]))
+        rows += [
+            ("" if number else "how it went", Finding(**found).text())
+            for number, found in enumerate(described["findings"])
+        ]
     return rows
 
 
@@ -286,7 +295,7 @@ def _progress_rows(progress: Mapping[str, Any], best: Mapping[str, Any] | None, 
         values = numbers(last["loss"], last["learning_rate"], speed, last["padding"], counts.split()[-1])
         rows.append((f"at step {last['step']:,}", values))
     if best is not None:
-        others = (key for key in best if key not in (*_NOT_LISTED, best["metric"]))
+        others = (k for k in best if k not in (*_NOT_LISTED, best["metric"]) and not k.startswith(PREFIX))
         listed = ", ".join(f"{key} {number(best[key])}" for key in others)
         rows.append(("best", f"{best['metric']} {number(best['value'])} at step {best['step']:,} ({listed})"))
     checkpoints = ", ".join(f"{step:,}" for step in progress["checkpoints"])

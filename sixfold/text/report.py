@@ -15,10 +15,14 @@ _FACTOR, _SLACK = 3, 10
 OUTLIER_RULE = f"one side more than {_FACTOR} times as long as expected from the other, plus {_SLACK} tokens"
 
 
-def count_outliers(source: Array, target: Array) -> int:
-    """Pairs of unlikely lengths: with r = Σ target / Σ source, those with t > 3rs + 10 or rs > 3t + 10."""
+def outliers(source: Array, target: Array, slack: int = _SLACK) -> Array:
+    """Which pairs have unlikely lengths: with r = Σ target / Σ source, those with t > 3rs + 10 or rs > 3t + 10."""
     expected = source * (target.sum() / max(source.sum(), 1))
-    return int(((target > _FACTOR * expected + _SLACK) | (expected > _FACTOR * target + _SLACK)).sum())
+    return (target > _FACTOR * expected + slack) | (expected > _FACTOR * target + slack)
+
+
+def count_outliers(source: Array, target: Array) -> int:
+    return int(outliers(source, target).sum())
 
 
 @dataclass(frozen=True, kw_only=True)
