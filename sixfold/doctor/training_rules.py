@@ -164,7 +164,7 @@ def rate_too_low(course: Course) -> Finding | None:
 
 def not_validated(course: Course) -> Finding | None:
     """There is no validation text."""
-    if course.config.data.valid is not None or not course.stopped:
+    if course.valid or not course.complete:  # with validation text, a complete run was validated at its end
         return None
     return Finding(
         "not_validated",

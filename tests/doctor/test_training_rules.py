@@ -169,8 +169,9 @@ def test_a_rate_that_is_not_too_low(records):
 
 
 def test_a_run_without_validation_text():
-    assert "--data.valid" in sentence(rules.not_validated, train(FALLING), data__valid=None)
-    assert not sentence(rules.not_validated, train(FALLING))
+    assert "--data.valid" in sentence(rules.not_validated, train(FALLING))
+    assert not sentence(rules.not_validated, train(FALLING), valid(FALLING))
+    assert not sentence(rules.not_validated, train(FALLING[:5]))  # it was stopped before a validation was due
 
 
 def test_losses_that_are_not_finite_are_left_out():
