@@ -76,9 +76,9 @@ class Answers(Observer):
         pairs = list(zip(done.references, done.answers, strict=True))
         longest = sorted(pairs, key=lambda pair: (-len(pair[0].source), pair[0].source))
         shown = spread(longest[: len(longest) // 2], FOLLOWED)
-        said = (f"{word.source} {_MARKS[is_right(word, answer)]} {answer[:_WIDTH]:<{_WIDTH}}" for word, answer in shown)
+        words = (f"{word.source} {_MARKS[is_right(word, text)]} {text[:_WIDTH]:<{_WIDTH}}" for word, text in shown)
         right = 100 - done.scores.get(METRIC, 100.0)
-        self._display.say(f"  {right:.0f} % of unseen words right   {'  '.join(said)}".rstrip())
+        self._display.say(f"  {right:.0f} % of unseen words right   {'  '.join(words)}".rstrip())
 
 
 def show(out: Path) -> None:
@@ -86,15 +86,15 @@ def show(out: Path) -> None:
     config, translator = Run(out).read_config(), load(out, device="cpu")
     assert isinstance(translator, Translator), f"{RECIPE} makes a model of another kind"
     words = spread(pair_references(config.data, "test"), SCORED)
-    said = [translation.text for translation in translator.translate([word.source for word in words])]
-    scores = METRICS[METRIC].score(said, [word.targets for word in words])
+    outputs = [translation.text for translation in translator.translate([word.source for word in words])]
+    scores = METRICS[METRIC].score(outputs, [word.targets for word in words])
     typer.echo(
         f"\nOn {len(words)} words that it has never seen (a sample of the test set):\n"
         f"  {100 - scores[METRIC]:.1f} % of the words are pronounced as in the dictionary,\n"
         f"  {100 - scores[f'{METRIC}_stressed']:.1f} % with every stress right as well;\n"
         f"  {scores['phone_error_rate']:.1f} % of the sounds are wrong.\n"
     )
-    shown = spread(list(zip(words, said, strict=True)), SHOWN)
+    shown = spread(list(zip(words, outputs, strict=True)), SHOWN)
     rows = table("word", "it says", "the dictionary", "")
     for word, hypothesis in shown:
         rows.add_row(*map(Text, (word.source, hypothesis, " / ".join(word.targets), verdict(hypothesis, word))))
@@ -119,10 +119,10 @@ def verdict(hypothesis: str, word: Reference) -> str:
     return "right except for stress" if is_right(word, hypothesis) else "wrong"
 
 
-def _look(translator: Translator, word: Reference, said: str) -> None:
+def _look(translator: Translator, word: Reference, output: str) -> None:
     """Draw where the decoder looks while it pronounces a word."""
     typer.echo(f"\nWhere it looks in {word.source!r} while it writes each sound:")
-    typer.echo(drawn(translator.cross_attention(word.source, said)))
+    typer.echo(drawn(translator.cross_attention(word.source, output)))
 
 
 def _say_what_next(out: Path) -> None:

@@ -27,7 +27,7 @@ def _drives(character: str) -> bool:
 
 
 def console(file: IO[str] | None = None) -> Console:
-    """As wide as the terminal; for a pipe 200 columns wide, so that tables are not cut."""
+    """A console as wide as the terminal; in a pipe, 200 columns wide, so that tables are not cut."""
     width = None if (file or sys.stdout).isatty() else 200
     return Console(file=file, markup=False, highlight=False, emoji=False, width=width)
 

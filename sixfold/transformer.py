@@ -7,10 +7,10 @@ Letters, in names and comments alike:
 
     x        is always (B, L, D)
     q, k, v  are always (B, H, L, K); keys and values have M where queries have L
-    any other tensor says its shape in its name (scores_BHLM) or in a comment
+    any other tensor has its shape in its name (scores_BHLM) or in a comment
 
-Parts are built with (spec, place), who fills each slot, and which stack and layer this is, and called
-with (x, call), which carries what is not x, such as positions, padding and the cache.
+Parts are built with (spec, place): the maker of each slot, and the stack and layer. They are called
+with (x, call); the call holds everything besides x, such as positions, padding and the cache.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def attend_explicitly(
 
 # 2 · Masks: hiding the padding, and the future ------------------------------------------------------
 #
-# A Sight (core/masks.py) says what queries may see: everything, the past, or where a boolean mask is True.
+# A Sight (core/masks.py) has the keys that queries may see: all, the past, or where a mask is True.
 #
 #     j → 0 1 2 3        a causal mask: query i sees key j when j <= i
 #     i 0 ■ · · ·        a decoder predicts each word from the words before it, at all positions in one pass
 #       1 ■ ■ · ·
-#       2 ■ ■ ■ ·        padding is hidden the same way: a column that nobody sees
+#       2 ■ ■ ■ ·        padding is hidden the same way: a column that no query sees
 #       3 ■ ■ ■ ■
 
 
@@ -68,10 +68,10 @@ def attend_explicitly(
 
 
 class Position(ModelPart, form=forms.NoPositionForm):
-    """Where tokens stand, with four places to act. This base acts nowhere.
+    """Tells a model the order of tokens. It can act in four places; this base class acts in none.
 
-    Each stack has one (its place has no layer), which embeds, and prepares once per pass what layers
-    need. Each self-attention has one, which rotates, biases, and adds to values.
+    Each stack has a position (its place has no layer), which embeds, and once per pass prepares data
+    for the layers. Each self-attention has another, which rotates, biases, and adds to values.
     """
 
     def __init__(self, spec: SpecLike, place: Place):
@@ -87,7 +87,7 @@ class Position(ModelPart, form=forms.NoPositionForm):
         return x
 
     def prepare(self, x: Tensor, call: Call) -> Any:
-        """What the layers will find in `call.position`."""
+        """The value of `call.position` for the layers."""
 
     def rotate(self, heads: Tensor, call: Call) -> Tensor:
         """Act on the queries and on the keys (B, H, L, K) of the tokens that are new in this call."""
@@ -98,7 +98,7 @@ class Position(ModelPart, form=forms.NoPositionForm):
         return None
 
     def values(self, weights_BHLM: Tensor, call: Call) -> Tensor | float:
-        """Act on the heads' outputs: (B, H, L, K), to be added. Whoever fills this needs the weights."""
+        """Act on the heads' outputs: (B, H, L, K), to be added. It needs the attention weights."""
         return 0.0
 
 
@@ -175,7 +175,7 @@ class Attention(ModelPart, form=forms.AttentionForm):
 
 
 class CrossAttention(ModelPart, form=forms.CrossAttentionForm):
-    """The same with queries from the decoder, keys and values from the encoder's memory, and without positions."""
+    """Attention with queries from the decoder, keys and values from the encoder's memory; no positions."""
 
     map = "softmax"
 
@@ -221,10 +221,10 @@ def layer_norm(spec: SpecLike, place: Place) -> nn.Module:
 
 
 class Residual(ModelPart):
-    """x ← after(x, Sublayer(before(x))): what stands around every sub-layer."""
+    """x ← after(x, Sublayer(before(x))): the residual connection around each sub-layer."""
 
     def before(self, x: Tensor) -> Tensor:
-        """What the sub-layer reads."""
+        """The input of the sub-layer."""
         return x
 
     def after(self, x: Tensor, y: Tensor) -> Tensor:
@@ -251,7 +251,7 @@ class PreNorm(Residual, form=forms.PreNormForm):
 
 
 def final_norm(spec: SpecLike, place: Place) -> nn.Module:
-    """One more norm after the last layer: the residual stream is never normalised itself."""
+    """One more norm after the last layer, since pre-norm never normalises the residual stream itself."""
     return spec.norm(spec, place)
 
 
@@ -360,7 +360,7 @@ def shared(spec: SpecLike) -> Tables:
 
 
 class TokenInput(ModelPart, form=forms.InputForm):
-    """Drop(√D · E[id] + position): what the first layer reads."""
+    """Drop(√D · E[id] + position): the input of the first layer."""
 
     def __init__(self, spec: SpecLike, place: Place):
         super().__init__()

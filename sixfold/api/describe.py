@@ -15,13 +15,16 @@ from rich.table import Table
 
 from sixfold.config.schema import Config, Files
 from sixfold.disk.reading import ordinary
+from sixfold.doctor.course import Finding
+from sixfold.doctor.run_doctor import examine
 from sixfold.runs.run import Run
+from sixfold.scoring.outputs import PREFIX
 from sixfold.tasks.task import task_of
 from sixfold.terminal import facts
 from sixfold.training.observers.display import NO_BEST, clock, number, numbers
 
-_NOT_AGAIN = ("kind", "step", "best", "metric", "value")
-_NO_METRIC = ("kind", "step", "best", "loss", "perplexity")
+_NOT_LISTED = ("kind", "step", "best", "metric", "value")  # keys of the best validation that its row does not list
+_NOT_METRICS = ("kind", "step", "best", "loss", "perplexity")  # keys of a validation's record that are no metrics
 
 
 def describe_run(run: Run) -> dict[str, Any]:
@@ -40,18 +43,19 @@ def describe_run(run: Run) -> dict[str, Any]:
         described["task"] = _task(config)
         about = _about(run)
         records = list(run.records())
-        with _damage(directory):
+        with _damage_reported(directory):
             described["data"] = _data(config, about)
             described["progress"] = _progress(run, config, records)
             described["best"] = _best(config, records)
             described["weights"] = _weights(config, described)
+            described["findings"] = [finding._asdict() for finding in examine(run)]
         described["versions"], described["machine"] = about.get("versions"), about.get("machine")
         described["problem"] = about.get("problem")
     return described
 
 
 def _about(run: Run) -> dict[str, Any]:
-    """The record of the run's beginning; empty if it is missing, and only its error if it is damaged."""
+    """The content of run.json; {} if the file is missing, and only the error, as "problem", if it is damaged."""
     try:
         return run.read_about() if run.about.exists() else {}
     except ValueError as error:
@@ -59,7 +63,7 @@ def _about(run: Run) -> dict[str, Any]:
 
 
 def _task(config: Config) -> dict[str, Any]:
-    """The name and the options of the task, and the unit in which its tokens are counted."""
+    """The name and the options of the task, and the unit of the log's token counts."""
     try:
         task = task_of(config)
     except ValueError as error:  # a task of the user's own that was not imported
@@ -81,7 +85,7 @@ def who_writes(run: Run) -> str | None:
 
 
 def _model(run: Run, config: Config | None) -> dict[str, Any]:
-    """From model.json; before it exists, from the configuration."""
+    """The architecture, read from model.json; if there is none yet, from the configuration."""
     from sixfold.models.build import build
     from sixfold.runs import model_files
     from sixfold.text.tokenizer import Tokenizers
@@ -102,7 +106,7 @@ def _model(run: Run, config: Config | None) -> dict[str, Any]:
         "stacks": list(model.stacks),
         "sizes": asdict(model.sizes),
         "modifications": [{chosen.name: dict(chosen.options)} for chosen in model.assembly.modifications],
-        "maps": dict(Counter(model.maps.values())),
+        "maps": dict(Counter(model.maps.values())),  # kind of map, such as softmax → number of attentions
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "weights": (run.directory / model_files.WEIGHTS).exists(),
     }
@@ -111,7 +115,7 @@ def _model(run: Run, config: Config | None) -> dict[str, Any]:
 def _data(config: Config, about: Mapping[str, Any]) -> dict[str, Any]:
     data = config.data
     return {
-        **{part: _files(getattr(data, part)) for part in ("train", "valid", "test")},
+        **{split: _names_of(getattr(data, split)) for split in ("train", "valid", "test")},
         "tokenizer": data.tokenizer if isinstance(data.tokenizer, str) else data.tokenizer.model_dump(),
         "report": about.get("report"),
         "hashes": about.get("hashes"),
@@ -119,17 +123,17 @@ def _data(config: Config, about: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _files(corpus: str | Files | list[str | Files] | None) -> list[str]:
-    """One line for each corpus."""
-    several = corpus if isinstance(corpus, list) else [] if corpus is None else [corpus]
-    return [_file(one) for one in several]
+def _names_of(entry: str | Files | list[str | Files] | None) -> list[str]:
+    """The names of the corpora in one entry of the configuration's `data`."""
+    corpora = entry if isinstance(entry, list) else [] if entry is None else [entry]
+    return [_name_of(corpus) for corpus in corpora]
 
 
-def _file(file: str | Files) -> str:
-    if isinstance(file, str):
-        return file
-    path = file.path or f"{file.source} → {file.target}"
-    return path if file.weight == 1 else f"{path} × {file.weight:g}"
+def _name_of(corpus: str | Files) -> str:
+    if isinstance(corpus, str):
+        return corpus
+    path = corpus.path or f"{corpus.source} → {corpus.target}"
+    return path if corpus.weight == 1 else f"{path} × {corpus.weight:g}"
 
 
 def _progress(run: Run, config: Config, records: list[dict[str, Any]]) -> dict[str, Any]:
@@ -153,7 +157,7 @@ def _progress(run: Run, config: Config, records: list[dict[str, Any]]) -> dict[s
 
 
 def seconds_spent(trained: Iterable[Mapping[str, Any]]) -> float:
-    """The sum over all resumptions of a run, each of which counts from 0."""
+    """The time of training, in seconds. The log's clock restarts at 0 whenever a run is resumed."""
     total = before = 0.0
     for record in trained:
         now = float(record.get("seconds", 0.0))
@@ -162,7 +166,7 @@ def seconds_spent(trained: Iterable[Mapping[str, Any]]) -> float:
 
 
 def _best(config: Config, records: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The best validation: the last that was better than all before it."""
+    """The best validation: the last one that was better than all earlier ones."""
     better = [record for record in records if record["kind"] == "valid" and record.get("best") is True]
     if not better:
         return None
@@ -172,35 +176,36 @@ def _best(config: Config, records: Iterable[Mapping[str, Any]]) -> dict[str, Any
 
 
 def metric_in(record: Mapping[str, Any]) -> str | None:
-    """The metric of a validation, by its line of the log; None if it has only losses."""
-    return next((key for key in record if key not in _NO_METRIC and not key.endswith("_loss")), None)
+    """The name of the metric in a validation's record; None if the record has only losses."""
+    others = (key for key in record if key not in _NOT_METRICS and not key.startswith(PREFIX))
+    return next((key for key in others if not key.endswith("_loss")), None)
 
 
 def _weights(config: Config, described: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The step whose weights the run's model has, and the reason; None before there are any."""
+    """The step whose weights are in the run's model, and why that step; None if no weights were saved yet."""
     best, saved = described["best"], described["progress"]["checkpoints"]
     if best is not None:
         return {"step": best["step"], "why": "the best so far"}
     report = (described["data"] or {}).get("report") or {}
     validated = config.data.valid is not None or "valid" in report.get("parts", {})
-    why = NO_BEST if validated else "there is nothing to validate on"
+    why = NO_BEST if validated else "there is no validation data"
     return {"step": saved[-1], "why": why} if saved else None
 
 
 def table_of(described: Mapping[str, Any]) -> Table:
     """The description as a table."""
-    with _damage(described["directory"]):
+    with _damage_reported(described["directory"]):
         return facts(*_rows(described))
 
 
 @contextmanager
-def _damage(directory: str | Path) -> Iterator[None]:
+def _damage_reported(directory: str | Path) -> Iterator[None]:
     """Turn errors about missing or wrong values into a ValueError that names the files."""
     try:
         yield
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(
-            f"log.jsonl or run.json in {directory} is damaged: it holds other values ({error!r})"
+            f"log.jsonl or run.json in {directory} is damaged: a value is missing or wrong ({error!r})"
         ) from None
 
 
@@ -208,7 +213,7 @@ def _rows(described: Mapping[str, Any]) -> list[tuple[str, Any]]:
     model, data = described.get("model"), described.get("data")
     rows: list[tuple[str, Any]] = [("directory", described["directory"]), ("state", state(described))]
     if "task" in described:
-        rows.append(("task", _modification(*_named(described["task"]))))
+        rows.append(("task", _with_options(*_name_and_options(described["task"]))))
     if model is not None:
         rows += _architecture(model)
     if data is not None:
@@ -217,11 +222,15 @@ def _rows(described: Mapping[str, Any]) -> list[tuple[str, Any]]:
         if described["best"] is None and described["weights"] is not None:
             rows.append(("weights", f"of step {described['weights']['step']:,}: {described['weights']['why']}"))
         rows.append(("problem", described["problem"]))
+        rows += [
+            ("" if number else "how it went", Finding(**found).text())
+            for number, found in enumerate(described["findings"])
+        ]
     return rows
 
 
 def state(described: Mapping[str, Any]) -> str:
-    """The state of a run: being trained, stopped, or interrupted."""
+    """The state of a run: being prepared or trained, stopped, or interrupted."""
     writer, progress = described["writer"], described.get("progress")
     if writer is not None:
         return f"being {'prepared' if progress is None else 'trained'} by {writer}"
@@ -240,54 +249,54 @@ def _architecture(model: Mapping[str, Any]) -> list[tuple[str, Any]]:
     stacks = model["stacks"]
     layers = " + ".join(str(sizes[f"{stack}_layers"]) for stack in stacks)
     widths = f"d_model {sizes['d_model']}, d_ff {sizes['d_ff']}, {sizes['heads']} heads of {sizes['d_head']}"
-    chosen = [_modification(name, options) for each in model["modifications"] for name, options in each.items()]
-    words = {key: sizes[key] for key in ("vocab", "source_vocab", "target_vocab") if sizes.get(key)}
+    chosen = [_with_options(name, options) for each in model["modifications"] for name, options in each.items()]
+    vocabularies = {key: sizes[key] for key in ("vocab", "source_vocab", "target_vocab") if sizes.get(key)}
     return [
         ("architecture", f"{model['kind']}, {layers} layers, {widths}, dropout {sizes['dropout']:g}"),
         ("modifications", ", ".join(chosen) or "none"),
-        ("attention", ", ".join(f"{kind} in {number}" for kind, number in model["maps"].items()) or "none"),
-        ("vocabulary", ", ".join(f"{key} {value:,}" for key, value in words.items())),
+        ("attentions", ", ".join(f"{number} {kind}" for kind, number in model["maps"].items()) or "none"),
+        ("vocabulary", ", ".join(f"{key} {value:,}" for key, value in vocabularies.items())),
         ("parameters", f"{model['parameters']:,}{'' if model['weights'] else ', no weights yet'}"),
     ]
 
 
-def _named(task: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _name_and_options(task: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     options = {key: value for key, value in task.items() if key not in ("name", "counts", "problem")}
     return task["name"] or task["problem"], options
 
 
-def _modification(name: str, options: Mapping[str, Any]) -> str:
+def _with_options(name: str, options: Mapping[str, Any]) -> str:
+    """A modification or a task as on the command line: "name:key=value,key=value"."""
     return name + "".join(f"{',' if i else ':'}{key}={value}" for i, (key, value) in enumerate(options.items()))
 
 
 def _data_rows(data: Mapping[str, Any]) -> list[tuple[str, Any]]:
     tokenizer = data["tokenizer"]
     kinds = tokenizer if isinstance(tokenizer, str) else f"{tokenizer['source']} → {tokenizer['target']}"
-    files = [(f"{part} data", "; ".join(data[part]) or None) for part in ("train", "valid", "test")]
-    return [*files, ("examples", _examples(data["report"])), ("tokenizer", kinds), ("began from", data["from"])]
+    files = [(f"{split} data", "; ".join(data[split]) or None) for split in ("train", "valid", "test")]
+    return [*files, ("examples", _examples(data["report"])), ("tokenizer", kinds), ("weights from", data["from"])]
 
 
 def _examples(report: Mapping[str, Any] | None) -> str | None:
     """The number of examples in each split."""
-    parts = (report or {}).get("parts", {})
-    counts = {name: part["lines"] if part["rows"] is None else part["rows"] for name, part in parts.items()}
+    splits = (report or {}).get("parts", {})
+    counts = {name: split["lines"] if split["rows"] is None else split["rows"] for name, split in splits.items()}
     return ", ".join(f"{name} {count:,}" for name, count in counts.items()) or None
 
 
 def _progress_rows(progress: Mapping[str, Any], best: Mapping[str, Any] | None, counts: str) -> list[tuple[str, Any]]:
     steps, last = progress["steps"], progress["last"]
-    far = f"{progress['step']:,}" + (f" of {steps:,} steps ({progress['step'] / steps:.1%})" if steps else " steps")
+    reached = f"{progress['step']:,}" + (f" of {steps:,} steps ({progress['step'] / steps:.1%})" if steps else " steps")
     if last is not None:
-        far += f", epoch {last['epoch']}, {last['tokens']:,} {counts} in {clock(progress['seconds'])}"
-    rows: list[tuple[str, Any]] = [("progress", far)]
+        reached += f", epoch {last['epoch']}, {last['tokens']:,} {counts} in {clock(progress['seconds'])}"
+    rows: list[tuple[str, Any]] = [("progress", reached)]
     if last is not None:
         speed = last["tokens"] / progress["seconds"] if progress["seconds"] else 0.0
-        said = numbers(last["loss"], last["learning_rate"], speed, last["padding"], counts.split()[-1])
-        rows.append((f"at step {last['step']:,}", said))
+        values = numbers(last["loss"], last["learning_rate"], speed, last["padding"], counts.split()[-1])
+        rows.append((f"at step {last['step']:,}", values))
     if best is not None:
-        again = (*_NOT_AGAIN, best["metric"])
-        others = ", ".join(f"{key} {number(value)}" for key, value in best.items() if key not in again)
-        said = f"{best['metric']} {number(best['value'])} at step {best['step']:,} ({others})"
-        rows.append(("best", said))
-    kept = ", ".join(f"{step:,}" for step in progress["checkpoints"])
-    return [*rows, ("checkpoints", kept or "none yet")]
+        others = (k for k in best if k not in (*_NOT_LISTED, best["metric"]) and not k.startswith(PREFIX))
+        listed = ", ".join(f"{key} {number(best[key])}" for key in others)
+        rows.append(("best", f"{best['metric']} {number(best['value'])} at step {best['step']:,} ({listed})"))
+    checkpoints = ", ".join(f"{step:,}" for step in progress["checkpoints"])
+    return [*rows, ("checkpoints", checkpoints or "none yet")]

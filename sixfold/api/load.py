@@ -1,4 +1,4 @@
-"""From the directory of a run to the object that uses its model: `sixfold.load`."""
+"""`sixfold.load`: opens the directory of a run, and returns the object that uses its model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A picture of the curves of runs: the loss, and the metric that selects the best weights."""
+"""Draws the training curves of runs: the loss, and the metric that selects the best weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SETTINGS = {"svg.hashsalt": "sixfold", "svg.fonttype": "none"}  # the same curv
 
 
 class Curve(NamedTuple):
-    """The values of one key in the log's records of one kind."""
+    """One key of the log: its values in the records of one kind ("train" or "valid"), with the steps of the records."""
 
     steps: list[int]
     values: list[float]
@@ -32,14 +32,14 @@ class Curves(NamedTuple):
     """The curves of one run."""
 
     name: str
-    train: Curve
-    valid: Curve
-    metric: str | None  # the first metric in the records of validations
-    scores: Curve
+    train: Curve  # the training loss
+    valid: Curve  # the validation loss
+    metric: str | None  # the first metric that a validation recorded
+    scores: Curve  # the values of that metric
 
 
 def plot(runs: Sequence[Run], out: Path) -> None:
-    """Draw the curves of runs into one picture, PNG or SVG by the name's ending."""
+    """Draw the curves of all runs into the file `out`, as PNG or SVG according to its suffix."""
     if out.suffix.lower() not in FORMATS:
         raise ValueError(f"a picture is written as {' or '.join(FORMATS)}, got {out.name!r}")
     named = zip(names(runs), runs, strict=True)
@@ -50,8 +50,8 @@ def plot(runs: Sequence[Run], out: Path) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
         kind = out.suffix.lower().removeprefix(".")
         metadata = {"Date": None} if kind == "svg" else None
-        with StagedFiles(out.parent) as aside:
-            aside.write(out.name, lambda path: figure.savefig(path, format=kind, metadata=metadata, dpi=150))
+        with StagedFiles(out.parent) as staging:
+            staging.write(out.name, lambda path: figure.savefig(path, format=kind, metadata=metadata, dpi=150))
 
 
 def names(runs: Sequence[Run]) -> list[str]:
@@ -64,7 +64,7 @@ def read_curves(name: str, run: Run) -> Curves:
     records = list(run.need().records())
     train, valid = ([r for r in records if r["kind"] == kind] for kind in ("train", "valid"))
     if not train and not valid:
-        raise ValueError(f"{run.directory} has nothing to plot yet: its log holds neither training nor validation")
+        raise ValueError(f"{run.directory} has nothing to plot yet: its log has no record of training or validation")
     metric = next(filter(None, map(metric_in, valid)), None)
     return Curves(name, _curve(train, "loss"), _curve(valid, "loss"), metric, _curve(valid, metric))
 
@@ -92,28 +92,29 @@ def draw(curves: Sequence[Curves]) -> Figure:
     panels = figure.subplots(1 + len(metrics), 1, sharex=True, squeeze=False)[:, 0]
     for number, run in enumerate(curves):
         colour = f"C{number % 10}"
-        _line(panels[0], run.train, f"training: {run.name}", color=colour, alpha=0.5, linewidth=1)
+        _line(panels[0], run.train, f"training: {run.name}", color=colour, marked=False, alpha=0.5, linewidth=1)
         _line(panels[0], run.valid, f"validation: {run.name}", color=colour)
         for metric, panel in zip(metrics, panels[1:], strict=True):
             if run.metric == metric:
                 _line(panel, run.scores, f"validation: {run.name}", color=colour)
     for panel, title in zip(panels, ["loss", *(metric.replace("_", " ") for metric in metrics)], strict=True):
-        _finish(panel, title)
+        _add_labels(panel, title)
     panels[-1].set_xlabel("step")
     return figure
 
 
-def _line(panel: Axes, curve: Curve, label: str, **look: Any) -> None:
+def _line(panel: Axes, curve: Curve, label: str, *, marked: bool = True, **style: Any) -> None:
+    """Draw a curve, unless it is empty. `marked`: each point gets a marker if there are few; a single point always."""
     if curve.steps:
-        marker = "o" if (len(curve.steps) <= 50 and "alpha" not in look) or len(curve.steps) == 1 else ""
-        panel.plot(curve.steps, curve.values, label=label, marker=marker, markersize=3, **look)
+        marker = "o" if (len(curve.steps) <= 50 and marked) or len(curve.steps) == 1 else ""
+        panel.plot(curve.steps, curve.values, label=label, marker=marker, markersize=3, **style)
 
 
-def _finish(panel: Axes, title: str) -> None:
+def _add_labels(panel: Axes, title: str) -> None:
     panel.set_ylabel(title)
     panel.grid(alpha=0.3)
     for text in panel.legend(fontsize="small").get_texts():
-        text.set_parse_math(False)  # a run may be called $x$
+        text.set_parse_math(False)  # the name of a run may contain $, which matplotlib would read as a formula
 
 
 def _matplotlib() -> Any:

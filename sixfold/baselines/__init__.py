@@ -1,1 +1,1 @@
-"""What the Transformer is compared with. A file here registers by `modification`, as those of modifications/ do."""
+"""Baselines: models with which the Transformer is compared. They register by `modification`, as in modifications/."""

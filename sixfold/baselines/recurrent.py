@@ -134,7 +134,7 @@ class RecurrentDecoder(ModelPart):
 
 
 class AttentiveLayer(ModelPart):
-    """s_i = LSTM(s_{i−1}, [y_{i−1}; c_i]), where c_i is what s_{i−1} sees of the source. → Drop([s_i; c_i])"""
+    """s_i = LSTM(s_{i−1}, [y_{i−1}; c_i]), where c_i is the context that s_{i−1} attends to. → Drop([s_i; c_i])"""
 
     not_exported = NOT_EXPORTED
 
@@ -205,7 +205,7 @@ class Annotations(LastState):
 
 
 def lstm_stack(spec: Spec, place: Place, bidirectional: bool) -> RecurrentEncoder | RecurrentDecoder:
-    """For a text whose future is hidden, one direction; else both, of d_model/2 units each, unless told otherwise."""
+    """A causal stack has one direction. Other stacks have two, of d_model/2 units each, if `bidirectional`."""
     if place.causal:
         return RecurrentDecoder(spec, place)
     width = spec.sizes.d_model

@@ -16,7 +16,7 @@ from sixfold.config.schema import Decoding, change_decoding
 from sixfold.core.ids import EOS, PAD
 from sixfold.decoding.ordered import WINDOW
 from sixfold.decoding.session import RunOrigin
-from sixfold.decoding.step import padded
+from sixfold.decoding.step import batches, padded
 from sixfold.decoding.translator import Translator
 from sixfold.decoding.workers import WorkerPool
 from sixfold.foreign import ctranslate2 as to_ctranslate2
@@ -204,11 +204,8 @@ class Contenders:
 def _batches(rows: Sequence[Sequence[int]], tokens: int) -> Iterator[list[int]]:
     """Batches of row indices, the longest rows first: rows × longest row is at most `tokens`."""
     order = sorted(range(len(rows)), key=lambda place: -len(rows[place]))
-    start = 0
-    while start < len(order):
-        end = start + max(1, tokens // len(rows[order[start]]))
-        yield order[start:end]
-        start = end
+    for part in batches((len(rows[place]) for place in order), tokens):
+        yield order[part.start : part.stop]
 
 
 def _until_the_end(ids: list[int]) -> list[int]:

@@ -20,7 +20,7 @@ from sixfold.bench.race import SEED
 from sixfold.config.files import read_config, recipes
 from sixfold.config.schema import Config, Files, Vocabularies
 from sixfold.core.ids import CONTROLS
-from sixfold.foreign.agreement import fitting
+from sixfold.foreign.agreement import first_usable
 from sixfold.models.build import build
 from sixfold.models.model import Model
 from sixfold.runs import model_files
@@ -81,7 +81,7 @@ class BenchSubject:
             texts, origin = [_line(self.tokenizers.source, chance) for _ in range(number)], "random words"
         else:
             texts, origin = self._own()
-        usable = fitting(texts, self.model, self.tokenizers, len(texts))
+        usable = first_usable(texts, self.model, self.tokenizers, len(texts))
         if not usable and file is not None:
             raise ValueError(f"no line of {file} can be decoded: all are empty, or too long for this model")
         if not usable:

@@ -36,6 +36,7 @@ VERBS = (  # in the order of `--help`; each is a module of this package
     "show",
     "count",
     "prepare",
+    "check",
 )
 # Verbs that use a trained model. Importing torch makes very many calls, and CPython 3.11 maps and unmaps a page of its
 # stack for each call that crosses the end of the page: imported deep inside a verb, torch took 0.1 s longer.

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from sixfold.config.schema import Config
     from sixfold.training.runner import Outcome
 
+_FINDINGS = 3  # most that are printed after training
+
 
 @app.command(cls=Sectioned)
 @configured()
@@ -76,6 +78,7 @@ def train(
             config = _modified(read_config(recipe, settings, say=say_first), modify or [], start_from)
             out = out or Path("runs", Path(recipe or "transformer").stem)
             outcome = _train(config, out, overwrite, start_from)
+    _say_how_it_went(outcome)
     _say_what_next(outcome)
     if not outcome.finished:
         raise typer.Exit(1 if outcome.signal is None else 128 + outcome.signal)
@@ -101,6 +104,17 @@ def _resume(run: Path, settings: dict[str, Any], allow_changed_data: bool) -> Ou
     from sixfold.training.runner import resume
 
     return resume(run, settings, allow_changed_data=allow_changed_data)
+
+
+def _say_how_it_went(outcome: Outcome) -> None:
+    """The most important findings on the run; `sixfold info` prints all."""
+    from sixfold.doctor.run_doctor import examine
+    from sixfold.runs.run import Run
+    from sixfold.training.processes import is_first
+
+    if is_first() and (found := examine(Run(outcome.run))):
+        lines = (f"  {finding.text()}" for finding in found[:_FINDINGS])
+        typer.echo(printable("\n".join(["how it went:", *lines])), err=True)
 
 
 def _say_what_next(outcome: Outcome) -> None:

@@ -1,1 +1,1 @@
-"""What any architecture needs. This layer knows no files, no text and no ranks."""
+"""The types and functions that all architectures share. This layer knows no files, no text and no ranks."""

@@ -1,4 +1,4 @@
-"""What travels beside x through the layers: which tokens are real, where each stands, what it may see."""
+"""`Call`: the record that travels beside x through the layers, with padding, positions, sight, memory and cache."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 class Call:
     """One pass through one stack. Frozen: a layer that changes something hands on a changed copy."""
 
-    positions: Tensor  # (B or 1, L): where each query stands
-    key_positions: Tensor  # (B or 1, M): where each key stands, those in the cache included
-    lazy_sight: LazySight  # what self-attention may see; parts ask for `sight`
-    causal: bool  # whether the future is hidden: for parts that are no attention
-    real: Tensor | None = None  # (B, L): which tokens are not padding; None if all are
-    position: Any = None  # what the stack's position part prepared for its layers
-    positioner: Position | None = None  # that part, for a stack that goes on with another sequence
-    depth: int = 0  # belongs to the call: a shared layer runs at many depths
-    memory: Memory = None  # type: ignore[assignment]  # in a decoder that has an encoder
-    features: Mapping[str, Tensor] | None = None  # (B, L) each: what tokens carry besides their ids
+    positions: Tensor  # (B or 1, L): the position of each query
+    key_positions: Tensor  # (B or 1, M): the position of each key, including the keys in the cache
+    lazy_sight: LazySight  # makes `sight`, which parts should read, when it is first needed
+    causal: bool  # whether later tokens are hidden; for parts other than attention, which has `sight`
+    real: Tensor | None = None  # (B, L): True for tokens, False for padding; None if there is no padding
+    position: Any = None  # the result of `prepare` of the stack's position part, the same for all layers
+    positioner: Position | None = None  # the stack's position part, for a stack that changes the length of x
+    depth: int = 0  # layers of this stack that x has passed; a shared layer runs at several depths
+    memory: Memory = None  # type: ignore[assignment]  # the encoder's output, in a decoder that reads one
+    features: Mapping[str, Tensor] | None = None  # (B, L) each: attributes of tokens besides their ids
     cache: Cache | None = None
     tap: Tap | None = None
     gates: Gates | None = None
@@ -40,30 +40,33 @@ class Call:
 
     @property
     def sight(self) -> Sight:
-        """What self-attention may see."""
+        """The sight of self-attention: the keys that each query may see."""
         return self.lazy_sight()
 
     def name(self, place: Place) -> str:
         """The name of a part in this pass, such as "decoder.3.cross"."""
         return f"{place.stack}.{self.depth}.{place.name}"
 
-    def over(self, x: Tensor, real: Tensor | None, positions: Tensor) -> Call:
-        """The call for another sequence in this one's place: x (B, L, D), which of it is real, where each stands."""
-        assert self.cache is None, "a cache holds a state for each token, so a sequence with one must keep its length"
+    def for_sequence(self, x: Tensor, real: Tensor | None, positions: Tensor) -> Call:
+        """The call for the layers that follow when a stack replaces its sequence by x, as pooling does.
+
+        x is (B, L, D); `real` and `positions` are those of the new sequence.
+        """
+        assert self.cache is None, "a cache has one slot per token, so with a cache a sequence must keep its length"
         sight = LazySight(lambda: Sight.among(real, causal=self.causal))
         call = replace(self, positions=positions, key_positions=positions, real=real, lazy_sight=sight)
         return replace(call, position=None if self.positioner is None else self.positioner.prepare(x, call))
 
-    # State between decoding steps. Rows are hypotheses (B); where a verb says (S, …), they are sentences.
+    # State between decoding steps. A tensor (B, …) has one row per hypothesis, a tensor (S, …) one row per sentence.
 
     def grow(self, place: Place, *new: Tensor) -> tuple[Tensor, ...]:
         """States of the new tokens (B, …, L, ·) → those of all tokens so far (B, …, M, ·)."""
         return new if self.cache is None else self.cache.grow((self.depth, place.name), new)
 
     def keep(self, place: Place, make: Callable[..., States], *, of: tuple[str, ...] = ("states",)) -> States:
-        """States (B, …, n, ·) that `make` computes from the memory, once per sentence where there is a cache.
+        """States (B, …, n, ·) that `make` computes from the memory. With a cache, it does so once per sentence.
 
-        `make` takes the tensors (S, n, ·) of the memory that are named in `of`; "states" is this layer's.
+        `make` takes the tensors (S, n, ·) of the memory that are named in `of`; "states" is the one for this layer.
         """
         made = self.keep_for_sentences(place, make, of=of)
         if self.cache is None or self.cache.width == 1:
@@ -72,7 +75,7 @@ class Call:
 
     @property
     def memory_sight(self) -> Sight:
-        """What the rows (B) may see of the memory: all but its padding."""
+        """The sight of cross-attention: all of the memory except padding, for each row (B)."""
         real = self.memory.real
         if real is not None and self.cache is not None and self.cache.width > 1:
             real = real.repeat_interleave(self.cache.width, 0)
@@ -87,7 +90,8 @@ class Call:
     ) -> Tensor:
         """Carry a state of fixed size (B, …) along x (B, L, D): `update(*state)` → (output, the state after x).
 
-        A row starts from `first(memory)`, (S or 1, …). A token that is not real must leave the state as it was.
+        The state of a new row is `first(memory)`, of shape (S or 1, …). `update` must leave the state unchanged at
+        padding.
         """
         if self.cache is None:
             begun = (state.expand(x.shape[0], *state.shape[1:]) for state in first(self.memory))
@@ -97,13 +101,15 @@ class Call:
         self.cache.carry(key, after)
         return output
 
-    # The same for attention that folds the hypotheses of a sentence together (`look`, `look_at_memory`).
+    # `grow` and `keep` for attention that handles all hypotheses of a sentence in one row, as `look` and
+    # `look_at_memory` do.
 
     def remember(self, place: Place, k: Tensor, v: Tensor, *, apart: bool) -> tuple[Tensor, Tensor, Sight]:
-        """Heads of the new tokens (B, H, L, K) → those of all so far, and what is seen of them.
+        """Keys and values of the new tokens (B, H, L, K) → keys and values of all tokens so far, and the sight on them.
 
-        They are (B, H, M, K) if hypotheses must stay apart, because a position compares tokens with each other; else
-        those of a sentence's hypotheses together, (S, H, M, K).
+        With `apart`, each hypothesis has its own row, (B, H, M, K). A position that acts on the scores needs that.
+        Otherwise each sentence has one row, (S, H, M, K), with the tokens of all its hypotheses; the sight hides from
+        each hypothesis the tokens of the others.
         """
         if self.cache is None or apart:
             k, v = self.grow(place, k, v)
@@ -124,11 +130,12 @@ class Call:
         return self.tap is not None and self.tap.wants(self.name(place))
 
     def show(self, place: Place, **fields: Tensor | None) -> None:
-        """Hand to an open tap what it wants to see of this part."""
+        """Show tensors of this part to the tap, if there is one."""
         if self.tap is None:
             return
         for field, tensor in fields.items():
             if field == "weights" and self.cache is not None and tensor is not None:
+                # With `remember`, the weights also have columns for the tokens of the sentence's other hypotheses.
                 tensor = self.cache.of_own_past((self.depth, place.name), tensor)
             if tensor is not None:
                 self.tap(self.name(place), field, tensor)
@@ -140,7 +147,7 @@ class Call:
 
 
 class Gates:
-    """Factors on the outputs of heads, "decoder.3.cross" → (B or 1, H), and which of them parts have asked for."""
+    """Factors on the outputs of heads: "decoder.3.cross" → (B or 1, H). It records the names that parts ask for."""
 
     def __init__(self, factors: Mapping[str, Tensor]):
         self.factors, self.asked = dict(factors), set[str]()

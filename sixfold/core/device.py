@@ -23,7 +23,7 @@ def choose_device(name: str, local: int = 0) -> torch.device:
     except RuntimeError:
         raise ValueError(f"there is no device {name!r}; say auto, cpu, cuda or mps") from None
     if not there.get(device.type, False):
-        raise ValueError(f"this machine has no {name}; say auto, for what there is")
+        raise ValueError(f"this machine has no {name}; say auto, which takes the fastest device that it has")
     return torch.device("cuda", local) if device.type == "cuda" and device.index is None else device
 
 

@@ -27,8 +27,8 @@ def generator_of(seed: int, name: str, device: torch.device | str = "cpu") -> to
     """The generator of one parameter of a model: seeded by SHA-256 of the model's seed and the parameter's name.
 
     Of these 64 bits, torch's CPU generator uses the lowest 32. So two of N parameters get the same numbers with a
-    probability of N²/2³³: for 1,000 parameters in one of 8,600 models. That does no harm, since they stand in different
-    places and get different gradients.
+    probability of N²/2³³: for 1,000 parameters in one of 8,600 models. That does no harm, since the two are different
+    parts of the model and get different gradients.
     """
     digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
     return torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "little"))
@@ -127,7 +127,7 @@ def drawing(seed: int | None, *, provisional: bool) -> Iterator[Drawing]:
 
 
 def begin(model: nn.Module, init: Callable[[], None]) -> None:
-    """Draw the weights of a model whose parts are all there; then `init` has the last word."""
+    """Draw the weights of a model once all its parts exist; then run `init`, which may change them."""
     if (by_name := current()) is None:
         init()
     else:

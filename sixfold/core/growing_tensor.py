@@ -1,4 +1,4 @@
-"""Tensors that grow: they are allocated larger than what is in use, so that new states are written without a copy.
+"""Tensors that grow: they are allocated larger than needed, so that new states can be added without a copy.
 
     GrowingTensor   states (rows, …, slots, ·), of which the first rows and the first slots are in use
     Slots           the slots of one pass's new tokens, the same for every tensor
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 SPARE = 16  # slots that are allocated in advance
-TOO_LARGE = 4  # times the memory in use: more than this is freed
-GROWTH = 1.25  # times the rows or slots needed are allocated, where some are added
+TOO_LARGE = 4  # a tensor that has more than this many times the memory in use is reallocated
+GROWTH = 1.25  # if rows or slots are added, this many times the needed number is allocated
 
 
 class GrowingTensor:

@@ -118,7 +118,7 @@ def _shape(got: Any) -> str:
 def begin(
     ids: Tensor, real: Tensor | None, *, causal: bool, cache: Cache | None = None, limit: int | None = None, **rest: Any
 ) -> Call:
-    """The call for one pass over `ids`. `real` defaults to: whatever is not PAD."""
+    """The call for one pass over `ids`. By default, all ids but PAD are real."""
     if not _tracing(ids):
         real = ids != PAD if real is None else real
         real = None if bool(real.all()) else real
@@ -128,12 +128,12 @@ def begin(
         positions = keys = _count(ids, real)
         sight = LazySight(lambda: Sight.among(real, causal=causal))
     else:
-        positions, keys, sight = _go_on(ids, real, cache)
+        positions, keys, sight = _continued(ids, real, cache)
     if limit is not None and not torch.compiler.is_compiling():
         last = keys.shape[1] if ids.is_meta else int(keys.max()) + 1
         if last > limit:
             raise ValueError(f"{last} positions, but this model has learned only {limit}; shorten the text")
-    if cache is not None:  # only now: who is refused leaves it as it was
+    if cache is not None:  # only now, so that an error above leaves the cache unchanged
         cache.begin(positions, real, keys.shape[1])
     if rest.get("gates") is not None:
         rest["gates"] = Gates(rest["gates"])
@@ -151,7 +151,7 @@ def finish(call: Call, length: int, stack: str) -> None:
 
 
 def _count(ids: Tensor, real: Tensor | None) -> Tensor:
-    """Positions 0, 1, 2, … of the real tokens; one row for all if padding stands at the end only."""
+    """Positions 0, 1, 2, … of the real tokens; one row for all if padding is at the end only."""
     if real is None:
         return torch.arange(ids.shape[1], device=ids.device)[None]
     positions = (real.cumsum(1) - 1).clamp(min=0)
@@ -159,8 +159,8 @@ def _count(ids: Tensor, real: Tensor | None) -> Tensor:
     return positions.amax(0, keepdim=True) if at_the_end else positions
 
 
-def _go_on(ids: Tensor, real: Tensor | None, cache: Cache) -> tuple[Tensor, Tensor, LazySight]:
-    """Positions of the new tokens and of all, and what the new ones see: every slot up to their own."""
+def _continued(ids: Tensor, real: Tensor | None, cache: Cache) -> tuple[Tensor, Tensor, LazySight]:
+    """The positions of the new tokens, those of all tokens, and the sight: all slots up to the token's own."""
     if ids.shape[0] != cache.lengths.shape[0]:
         raise ValueError(f"{ids.shape[0]} rows of ids, but the cache has {cache.lengths.shape[0]} hypotheses")
     shortest, longest = (int(v) for v in cache.lengths.aminmax())
@@ -175,7 +175,7 @@ def _go_on(ids: Tensor, real: Tensor | None, cache: Cache) -> tuple[Tensor, Tens
         ones = torch.ones_like(ids) if real is None else real
         positions = cache.lengths[:, None] + (ones.cumsum(1) - 1).clamp(min=0)
         keys = torch.arange(int((cache.lengths + ones.sum(1)).max()), device=ids.device)[None]
-        positions = positions.clamp(max=max(keys.shape[1] - 1, 0))  # a row of padding stands at no new place
+        positions = positions.clamp(max=max(keys.shape[1] - 1, 0))  # a row of padding has no new position
     return positions, keys, LazySight(lambda: Sight((keys[:, None, :] <= positions[:, :, None])[:, None]))
 
 

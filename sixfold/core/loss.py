@@ -129,7 +129,7 @@ def weights_of(targets: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def _score_whole(loss_of: LossOf, x: Tensor, targets: Tensor, weights: Tensor | None) -> Scored:
-    """The loss without chunks: a compiler chooses what to keep."""
+    """The loss without chunks. Under torch.compile, the compiler decides which intermediate results to keep."""
     weights_N = weights_of(targets, weights)
     total, plain = loss_of(x.flatten(0, -2), targets.flatten(), weights_N)
     return Scored(total, (weights_N != 0).sum(), plain.detach())

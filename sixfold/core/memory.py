@@ -17,7 +17,7 @@ Combine = Callable[[Sequence[Tensor]], Tensor]  # the tensors of one name in sev
 
 
 class Memory(NamedTuple):
-    """What the encoder leaves for the decoder."""
+    """The encoder's output, as the decoder reads it."""
 
     states: tuple[Tensor, ...]  # (S, n, ·) for each decoder layer; in the plain Transformer one tensor for all
     real: Tensor | None  # (S, n): which tokens are not padding; None if all are real

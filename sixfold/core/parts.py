@@ -1,6 +1,6 @@
-"""What a part of a model declares of itself, so that nobody has to look inside it.
+"""The properties that a part of a model declares, so that other code need not know its class.
 
-Any nn.Module can fill a slot. One that has more to say than how it is computed derives from `ModelPart`:
+Any nn.Module can fill a slot. A part that has something to declare derives from `ModelPart`:
 
     class Mine(ModelPart):
         map = "softmax"                                      # its weights are shown by call.show(self.place, weights=…)
@@ -26,40 +26,40 @@ Map = Literal["softmax", "kernel", "slots", "none"]
 
 
 class ModelPart(nn.Module):
-    """A part that declares what it can do. Every default says: nothing special."""
+    """A part that declares its properties. The defaults are those of an ordinary nn.Module."""
 
-    place: Place = None  # type: ignore[assignment]  # where it was built; whatever has heads or a limit says it
+    place: Place = None  # type: ignore[assignment]  # where it was built; a part with heads, map or limit must set it
     heads: int = 0  # heads that gates can scale; 0: none
-    map: Map = "none"  # what a tap sees of it: weights of a softmax, a convolution's kernel, slots of a memory
-    limit: int | None = None  # the most positions that it can tell apart
+    map: Map = "none"  # the weights that it shows to a tap: of a softmax, of a convolution's kernel, or of memory slots
+    limit: int | None = None  # the largest number of positions, for example of a table of positions
     memory_width: int | None = None  # of a bridge: the width of the states that it makes, if it is not d_model
     position_places: tuple[str, ...] = ()  # where it lets a position act: "rotate", "bias", "values"
-    keeps_length: bool = True  # whether as many states come out as went in
+    keeps_length: bool = True  # whether it returns as many states as it reads
     needs_one_length: bool = False  # whether all states of a stack must have one length
-    batch_dependent: bool = False  # whether its training depends on who shares the batch
+    batch_dependent: bool = False  # whether, in training, the result of a row depends on the other rows of the batch
     not_exported: str = ""  # why torch.export cannot trace it
 
     _form: type[Form] | None = None
 
     def __init_subclass__(cls, form: type[Form] | None = None, **rest: Any):
-        """`class Mine(ModelPart, form=…)`. A form belongs to the class that states it: nobody inherits one."""
+        """`class Mine(ModelPart, form=…)`. A form belongs to the class that states it: subclasses don't inherit it."""
         super().__init_subclass__(**rest)
         cls._form = form
-        if "forward" in vars(cls):  # another forward may not call the position, nor show weights: it must say so itself
+        if "forward" in vars(cls):  # a new forward may neither call the position nor show weights: nothing is inherited
             cls.position_places = vars(cls).get("position_places", ())
             cls.map = vars(cls).get("map", "none")
         if "form" not in vars(cls):
             cls.form = ModelPart.form  # type: ignore[method-assign]
 
     def form(self) -> Form | None:
-        """What it computes, for `form_of`; None if that can't be said by a form."""
+        """The form of its computation, for `form_of`; None if no form describes it."""
         return None if self._form is None else self._form.of(self)
 
     def after_drawing(self) -> None:
-        """Called once the weights of the whole model have their first numbers: for what is computed from them."""
+        """Called once the weights of the whole model are drawn: a part may then compute buffers from them."""
 
     def units(self) -> Iterable[nn.Module]:
-        """The modules that are dealt out to processes each by itself: the layers of a stack, each once."""
+        """The modules that FSDP2 shards one by one: the layers of a stack, each once."""
         return ()
 
 
@@ -67,7 +67,7 @@ _PLAIN = ModelPart()
 
 
 def declared(part: nn.Module) -> ModelPart:
-    """What a part declares; a plain nn.Module declares nothing."""
+    """The declarations of a part. A plain nn.Module has the defaults."""
     return part if isinstance(part, ModelPart) else _PLAIN
 
 
@@ -82,8 +82,8 @@ def unheard(part: nn.Module) -> str | None:
     """A declaration on a plain nn.Module, where it was heard before there was `ModelPart`; None if there is none."""
     if isinstance(part, ModelPart):
         return None
-    said = {*vars(part), *(name for kind in type(part).__mro__ for name in vars(kind))}
+    set_by_part = {*vars(part), *(name for kind in type(part).__mro__ for name in vars(kind))}
     names = ["position_places", "keeps_length", "batch_dependent", "not_exported"]
-    if "place" in said:
+    if "place" in set_by_part:
         names.append("limit")
-    return next((name for name in names if name in said), None)
+    return next((name for name in names if name in set_by_part), None)

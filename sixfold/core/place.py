@@ -14,7 +14,7 @@ from sixfold.core.quote import quoted
 class Sizes:
     """The sizes of a model. Give `vocab` for one joint vocabulary, or `source_vocab` and `target_vocab`.
 
-    `replace(sizes, d_model=…)` keeps d_head; add d_head=0 to derive it again.
+    `replace(sizes, d_model=…)` keeps d_head; add d_head=0 to compute it from the new d_model.
     """
 
     d_model: int = 512
@@ -26,19 +26,19 @@ class Sizes:
     vocab: int = 0
     source_vocab: int = 0
     target_vocab: int = 0
-    classes: int = 0  # of an encoder-only model that classifies whole sequences
+    classes: int = 0  # the number of labels, if an encoder-only model classifies whole sequences
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
         for name in LARGEST:
             may_be_0 = name in ("d_head", "vocab", "source_vocab", "target_vocab", "classes")
-            _need_whole(name, getattr(self, name), at_least=0 if may_be_0 else 1)
+            _check_size(name, getattr(self, name), at_least=0 if may_be_0 else 1)
         if isinstance(self.dropout, bool) or not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be a number, at least 0 and less than 1, got {quoted(self.dropout)}")
         if self.d_head == 0 and self.d_model % self.heads:
             raise ValueError(
                 f"d_model {self.d_model} does not divide into {self.heads} heads; "
-                f"choose heads that divide it, or give d_head"
+                f"choose a number of heads that divides it, or give d_head"
             )
         object.__setattr__(self, "d_head", self.d_head or self.d_model // self.heads)
         if self.vocab and (self.source_vocab or self.target_vocab):
@@ -62,7 +62,7 @@ class Sizes:
         return self.vocab or (self.source_vocab if stack == "encoder" else self.target_vocab)
 
 
-def _need_whole(name: str, value: Any, at_least: int) -> None:
+def _check_size(name: str, value: Any, at_least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{name} must be a whole number, got {quoted(value)}")
     if value < at_least:
@@ -73,13 +73,13 @@ def _need_whole(name: str, value: Any, at_least: int) -> None:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a part is built. A model with one stack calls it `only`."""
+    """Where a part is built: the stack, the layer, and the part's name. If a model has one stack, it is `only`."""
 
     stack: Literal["encoder", "decoder", "only"]
-    layers: int
-    causal: bool
+    layers: int  # the number of layers of the stack
+    causal: bool  # whether tokens of the stack may not see later ones
     layer: int | None = None  # None: the part serves the whole stack
-    name: str = ""
+    name: str = ""  # of the part within its layer, such as "attention" or "cross"
 
     def at(self, layer: int) -> Place:
         return replace(self, layer=layer)
@@ -89,7 +89,8 @@ class Place:
 
 
 class SpecLike(Protocol):
-    """What the parts of transformer.py read of a Spec (spec/spec.py): the sizes, and the maker of each slot."""
+    """The attributes of a Spec (spec/spec.py) that transformer.py uses: the sizes, and for each slot a function or
+    class that makes the part."""
 
     @property
     def sizes(self) -> Sizes: ...

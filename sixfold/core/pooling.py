@@ -1,4 +1,4 @@
-"""From the states of a text to one vector, where a whole text is classified.
+"""Pools: they turn the states of a text into one vector, so that a whole text can be classified.
 
 Letters: S rows, n length, D model width.
 """

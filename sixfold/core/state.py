@@ -15,7 +15,7 @@ Four kinds of states:
                  row 1, 2 tokens   ■ ■ · · · _ _ _
 
     share    one slot per token and hypothesis, held by the sentence: w slots per step. A hypothesis sees the slots of
-             its own past. A fork copies what it sees, a row of booleans, and no state:
+             its own past. A fork copies no state, only the row of booleans that marks the slots it sees:
 
                  slots of a sentence   a b  c d  e f      w = 2
                  the first sees        ■ ·  ■ ·  ■ ·      a c e
@@ -48,7 +48,7 @@ GrowingTensors = dict[Key, tuple[GrowingTensor, ...]]
 
 
 class Cache:
-    """The states of a decoder between two calls. A fresh one holds a memory, or only a number of rows.
+    """The states of a decoder between two calls. A new cache is made of a memory, or of a number of rows.
 
     `select` and `join` consume it: use the cache that they return.
     """
@@ -79,7 +79,7 @@ class Cache:
         return len(self.lengths) // self.width
 
     def begin(self, positions: Tensor, real: Tensor | None, count: int) -> None:
-        """A pass over new tokens begins: they stand at `positions` (B or 1, L), of `count` in all."""
+        """A pass begins over new tokens at `positions` (B or 1, L). With them, the longest row has `count` tokens."""
         self._pass, self._replacing = NewTokens(positions, real, count), {}
 
     def finish(self, new: int | Tensor) -> None:
@@ -94,9 +94,9 @@ class Cache:
         return self._write(self._growing, key, new, self._pass.own_slots)
 
     def share(self, key: Key, new: States) -> tuple[States, Tensor | None]:
-        """Heads of new tokens (B, H, L, ·) → those of all hypotheses of a sentence (S, H, M, ·), and what each sees.
+        """Heads of new tokens (B, H, L, ·) → those of all hypotheses of a sentence (S, H, M, ·), and a mask.
 
-        That is (S, 1, w·L, M), for queries that are folded; None: what the call says.
+        The mask (S, 1, w·L, M) says which slots each folded query sees. If it is None, the call's sight holds.
         """
         folded = tuple(fold(states, self.sentences) for states in new)
         if self.width == 1 and self._paths is None:
@@ -182,20 +182,20 @@ class Cache:
         """Take the states that belong to hypotheses."""
         self.lengths, self._growing, self._carried = of.lengths[rows], of._growing, of._carried
         if not _in_order(rows, len(of.lengths)):
-            self._growing = _selected(of._growing, rows, _most(self.lengths))
+            self._growing = _selected(of._growing, rows, _largest(self.lengths))
             self._carried = {
                 key: tuple(state.index_select(0, rows) for state in states) for key, states in of._carried.items()
             }
 
     def _take_sentences(self, sentences: Tensor) -> None:
-        """Of the states that belong to sentences, take those of these."""
+        """Keep only these sentences in the states that belong to sentences."""
         self.memory = None if self.memory is None else self.memory.select(sentences)
         self._shared = _selected(self._shared, sentences, self._slots_in_use())
         self._kept = _selected(self._kept, sentences, self._memory_length)
         self._unmade = None if self._unmade is None else self._unmade[sentences]
 
     def join(self, other: Cache, free: Sequence[int] = ()) -> Cache:
-        """The sentences of both, each at its own length: the other's take the rows `free`, then rows after all ours."""
+        """The sentences of both caches, each at its own length. `other` takes the rows `free`, then new rows."""
         if self.width != other.width:
             raise ValueError(f"join: {self.width} hypotheses per sentence here, {other.width} there")
         if (self.memory is None) != (other.memory is None):
@@ -218,7 +218,7 @@ class Cache:
             _put(self._shared, other._shared, index, total, (self._slots_in_use(), other._slots_in_use()))
         rows = (index[:, None] * self.width + torch.arange(self.width, device=index.device)).flatten()
         total *= self.width
-        _put(self._growing, other._growing, rows, total, (_most(self.lengths), _most(other.lengths)))
+        _put(self._growing, other._growing, rows, total, (_largest(self.lengths), _largest(other.lengths)))
         for key in {**self._carried, **other._carried}:
             self._carried[key] = _joined(self._carried.get(key), other._carried.get(key), rows, total)
         self.lengths = put_rows(self.lengths, other.lengths, rows, total)
@@ -239,7 +239,7 @@ class Cache:
 
     def _slots_in_use(self) -> int:
         """The number of shared slots that the longest sentence uses."""
-        return _most(self.lengths if self._paths is None else self._paths.used)
+        return _largest(self.lengths if self._paths is None else self._paths.used)
 
     def __repr__(self) -> str:
         return f"Cache({self.sentences} sentences × {self.width} hypotheses, lengths {self.lengths.tolist()})"
@@ -259,14 +259,14 @@ class NewTokens:
         """One slot per position."""
         if self._own is None:
             assert self.positions is not None, "a pass begins with Cache.begin"
-            if self.real is None and len(self.positions) == 1:  # all rows stand at the same position
+            if self.real is None and len(self.positions) == 1:  # all rows are at the same position
                 self._own = Slots(self.count, first=self.count - self.positions.shape[1])
             else:
                 self._own = Slots.of(self.positions, self.real, self.count)
         return self._own
 
     def shared(self, paths: SlotVisibility, lengths: Tensor) -> tuple[Slots, Tensor]:
-        """The slots of shared states, and what each query sees of them (S, 1, w·L, M)."""
+        """The slots of shared states, and the mask of those that each query sees (S, 1, w·L, M)."""
         if self._shared is None:
             assert self.positions is not None, "a pass begins with Cache.begin"
             self.paths, *self._shared = paths.extended(self.positions - lengths[:, None], self.real)  # type: ignore[assignment]
@@ -283,7 +283,7 @@ class SlotVisibility:
     @classmethod
     def straight(cls, lengths: Tensor, width: int) -> SlotVisibility:
         """One hypothesis per sentence, which sees all its tokens; or `width` hypotheses that have read nothing."""
-        slots = torch.arange(_most(lengths), device=lengths.device)
+        slots = torch.arange(_largest(lengths), device=lengths.device)
         assert width == 1 or not len(slots), "hypotheses that have read something have their visibility"
         return cls(lengths[::width], (slots < lengths[:, None]).view(len(lengths) // width, width, len(slots)))
 
@@ -292,23 +292,23 @@ class SlotVisibility:
         return SlotVisibility(self.used[sentences], self.seen[sentences[:, None], hypotheses])
 
     def join(self, other: SlotVisibility, index: Tensor, total: int) -> SlotVisibility:
-        used, slots = put_rows(self.used, other.used, index, total), max(_most(self.used), _most(other.used))
+        used, slots = put_rows(self.used, other.used, index, total), max(_largest(self.used), _largest(other.used))
         ours, theirs = (_longer(each.seen[..., :slots], slots) for each in (self, other))
         return SlotVisibility(used, put_rows(ours, theirs, index, total))
 
     def extended(self, number: Tensor, real: Tensor | None) -> tuple[SlotVisibility, Slots, Tensor]:
-        """With new tokens, numbered (B, L) in each row. → also their slots, and what they see (S, 1, w·L, M)"""
+        """Add new tokens, numbered (B, L) in each row. → the visibility, their slots, and their mask (S, 1, w·L, M)"""
         sentences, width = self.seen.shape[:2]
         number_SwL = number.view(sentences, width, -1)
         slot_SwL = self.used[:, None, None] + number_SwL * width + torch.arange(width, device=number.device)[:, None]
         if real is None and number.shape[1] == 1:
             used = self.used + width
-            count = _most(used)
+            count = _largest(used)
             seen = _longer(self.seen, count, SPARE).scatter(-1, slot_SwL, True)
             return SlotVisibility(used, seen), Slots(count, slot_RL=slot_SwL.flatten(1)), seen[:, None, :, :count]
         real_SwL = torch.ones_like(slot_SwL, dtype=torch.bool) if real is None else real.view_as(slot_SwL)
         used = self.used + real_SwL.sum(-1).amax(-1) * width
-        count = _most(used)
+        count = _largest(used)
         earlier = _longer(self.seen, count)[..., :count]
         new_SwLM = (torch.arange(count, device=number.device) == slot_SwL[..., None]) & real_SwL[..., None]
         sight = earlier[:, :, None] | (new_SwLM.cumsum(2) > 0)
@@ -321,7 +321,7 @@ def _in_order(rows: Tensor, count: int) -> bool:
     return torch.equal(rows, torch.arange(count, device=rows.device))
 
 
-def _most(lengths: Tensor) -> int:
+def _largest(lengths: Tensor) -> int:
     return int(lengths.max()) if len(lengths) else 0
 
 

@@ -17,10 +17,10 @@ class Tap:
     >>> model.decode(ids, memory, tap=tap)
     >>> tap["decoder.3.cross"][0, 2]        # (L, M): head 2 of layer 3, first sentence of the batch
 
-    `fields` says what to keep: the weights (B, H, L, M); the queries, keys and values as they met;
-    the bias on the scores; the heads' outputs (B, H, L, K) before the output matrix. While a tap
-    watches a part, its attention takes the explicit route. A tap that is passed to several calls
-    keeps the tensors of the last.
+    `fields` are the tensors to keep: the weights (B, H, L, M); queries, keys and values, after the
+    position has acted on them; the bias on the scores; the heads' outputs (B, H, L, K) before the
+    output matrix. While a tap watches an attention, it is computed by `attend_explicitly`. A tap that
+    is passed to several calls keeps the tensors of the last.
     """
 
     def __init__(self, *patterns: str, fields: tuple[str, ...] = ("weights",)):
@@ -72,7 +72,7 @@ class Tap:
 
 
 class Taps(Tap):
-    """Several taps on one pass: each collects what it wants."""
+    """Several taps on one pass; each collects the tensors that it matches."""
 
     def __init__(self, *taps: Tap):
         super().__init__()

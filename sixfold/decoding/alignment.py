@@ -20,7 +20,7 @@ from torch import Tensor
 from sixfold.core.ids import BOS, UNK
 from sixfold.core.tap import Tap
 from sixfold.decoding.records import Alignment
-from sixfold.decoding.step import gates_for, gates_of_rows, padded
+from sixfold.decoding.step import batches, gates_for, gates_of_rows, padded
 from sixfold.models.model import Gates, Model
 from sixfold.text.tokenizer import Tokenizer, Tokenizers
 
@@ -45,10 +45,9 @@ def looks(
     `gates` are those under which each target was found. None if a model has no such weights, or shortens its source.
     """
     found: list[Tensor | None] = []
-    longest = max((len(source) + len(target) for source, target in pairs), default=1)
-    rows = max(_TOKENS // longest, 1)
-    for start in range(0, len(pairs), rows):
-        some, own_gates = pairs[start : start + rows], gates[start : start + rows] if gates else ()
+    for part in batches((len(source) + len(target) for source, target in pairs), _TOKENS):
+        rows = slice(part.start, part.stop)
+        some, own_gates = pairs[rows], gates[rows] if gates else ()
         several = [_looks(model, some, own_gates) for model in models]
         for number, (source, target) in enumerate(some):
             own = [weights[number, : len(target) + 1, : len(source)] for weights in several if weights is not None]

@@ -9,7 +9,7 @@ Letters: S texts, C labels.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -17,11 +17,11 @@ from torch import Tensor
 
 from sixfold.config.schema import Decoding, change_decoding
 from sixfold.decoding.job import Job, JobEngine, Ticket, Unanswerable
-from sixfold.decoding.ordered import FIRST, WINDOW, Lines
+from sixfold.decoding.ordered import FIRST, WINDOW, Lines, LineSession
 from sixfold.decoding.owned_models import OwnedModels
 from sixfold.decoding.records import Line
-from sixfold.decoding.session import LineSession, check_models, check_sizes, cut_to_fit, encode_lines
-from sixfold.decoding.step import padded
+from sixfold.decoding.session import check_models, check_sizes, cut_to_fit, encode_lines
+from sixfold.decoding.step import batches, padded
 from sixfold.models.encoder_only import EncoderOnly
 from sixfold.text.tokenizer import Tokenizer
 
@@ -170,33 +170,21 @@ class BatchEngine(JobEngine[Ticket]):
 
     @property
     def hungry(self) -> bool:
-        return len(self._batch()) == len(self.waiting)
+        return self._fitting() == len(self.waiting)
 
-    def _batch(self) -> list[Job]:
-        return next(batches((ticket.job for _, _, ticket in self.waiting), self.tokens), [])
+    def _fitting(self) -> int:
+        """The number of waiting jobs that fit into one batch."""
+        return len(next(batches((len(ticket.job.source) for _, _, ticket in self.waiting), self.tokens), ()))
 
     def step(self) -> list[Ticket]:
         """Answer one batch."""
         late = self._late()
         self._forget()
-        jobs, self._left = self._batch(), False
-        done = [ticket for _, _, ticket in self.waiting[: len(jobs)]]
-        del self.waiting[: len(jobs)]
-        for ticket, numbers in zip(done, self.answer(jobs) if jobs else (), strict=True):
+        self._left, fitting = False, self._fitting()
+        done = [ticket for _, _, ticket in self.waiting[:fitting]]
+        del self.waiting[:fitting]
+        for ticket, numbers in zip(done, self.answer([ticket.job for ticket in done]) if done else (), strict=True):
             ticket.found, ticket.done = numbers, True
             if any(map(math.isnan, numbers)):
                 ticket.fail(Unanswerable(ticket.job, "the model's probabilities for this text are NaN"))
         return late + done
-
-
-def batches(jobs: Iterable[Job], tokens: int) -> Iterator[list[Job]]:
-    """Consecutive jobs in batches: jobs × the tokens of the longest ≤ `tokens`, or one job alone."""
-    batch, longest = list[Job](), 0
-    for job in jobs:
-        longest = max(longest, len(job.source))
-        if batch and longest * (len(batch) + 1) > tokens:
-            yield batch
-            batch, longest = [], len(job.source)
-        batch.append(job)
-    if batch:
-        yield batch

@@ -90,6 +90,7 @@ class Engine(JobEngine[Sentence]):
         if job.gates:
             self.function.check_gates(job.gates)
         sentence = self.method.begin(job)
+        sentence.rules = [rule.fresh() for rule in job.rules]
         sentence.watched = any(rule.needs_attention for rule in job.rules)
         sentence.trace = Trace() if job.trace else None
         self._gated = self._gated or bool(job.gates)
@@ -168,8 +169,7 @@ class Engine(JobEngine[Sentence]):
         gates = self._gates(self.sentences, self.method.width)
         scores, log_z, self.state, attention, seen = self.function(ids, self.state, gates)
         shape = len(self.sentences), self.method.width
-        if attention is not None:
-            self._cover(attention)
+        self._cover(attention)
         self._begin_trace_steps(seen)
         self.method.choose(self.sentences, self._words(scores.view(*shape, -1), log_z.view(shape)))
         for sentence in self.sentences:
@@ -200,10 +200,15 @@ class Engine(JobEngine[Sentence]):
                 own = None if seen is None else seen.part(number, len(self.sentences))
                 sentence.trace.steps.append(TraceStep([], own))
 
-    def _cover(self, attention: Tensor) -> None:
-        """Add the attention of each hypothesis to its coverage, where a rule needs it."""
+    def _cover(self, attention: Tensor | None) -> None:
+        """Add the attention of each hypothesis to its coverage, where a rule needs it; without attention, fail."""
         for number, sentence in enumerate(self.sentences):
-            if sentence.watched and not sentence.done:
+            if not sentence.watched or sentence.done:
+                continue
+            if attention is None:
+                why = "a rule of this job needs attention weights, which the search does not read"
+                sentence.fail(Unanswerable(sentence.job, why))
+            else:
                 for each, looked in zip(sentence.open, attention[number * len(sentence.open) :], strict=False):
                     now = looked[: len(sentence.job.source)]
                     each.coverage = now if each.coverage is None else each.coverage + now
@@ -212,13 +217,13 @@ class Engine(JobEngine[Sentence]):
         """The scores of all words: −∞ for those in `never`, at the limit for all but EOS; then changed by rules."""
         scores.index_fill_(-1, self.never, -torch.inf)
         chosen, shift = scores, log_z
-        if any(sentence.job.rules for sentence in self.sentences):
+        if any(sentence.rules for sentence in self.sentences):
             chosen, shift = scores.clone(), log_z.clone()
         for number, sentence in enumerate(self.sentences):
             budget = sentence.job.limit - sentence.steps
-            if sentence.done or not (sentence.job.rules or budget == 0):
+            if sentence.done or not (sentence.rules or budget == 0):
                 continue
-            if sentence.job.rules:
+            if sentence.rules:
                 chosen[number] -= log_z[number, :, None]
                 shift[number] = 0
                 _apply(sentence, chosen[number], budget)
@@ -268,7 +273,7 @@ def _apply(sentence: Sentence, log_p: Tensor, budget: int) -> None:
     """Apply the rules of a sentence to log p (w, V) of its hypotheses, in place."""
     for each, row in zip(sentence.open, log_p, strict=True):
         if each.alive:
-            for rule in sentence.job.rules:
+            for rule in sentence.rules:
                 rule.apply(row, each.tokens, budget)
 
 

@@ -96,17 +96,6 @@ class Front(Generic[AnyModel, AnySession]):
         **options: Any,
     ) -> Iterator[Translation]:
         """Errors that concern all lines are raised before a line is read."""
-        how: dict[str, Any] = {"start": start, "stop": stop, "wait": wait}
-        if workers:
-            pool = self.pool(workers, **options)
-            return pool.closing(pool.stream(lines, window=window * workers, first=first * workers, **how))
-        session = self.session(**options)
-        return lent(session, session.stream(lines, window=window, first=first, **how))
-
-
-def lent(session: DecodingSession, outputs: Iterator[Any]) -> Iterator[Any]:
-    """The outputs; then, however the stream ends, the session's step is given back for the next call."""
-    try:
-        yield from outputs
-    finally:
-        session.lease.end()
+        session = self.pool(workers, **options) if workers else self.session(**options)
+        window, first = max(workers, 1) * window, max(workers, 1) * first
+        return session.closing(session.stream(lines, window=window, first=first, start=start, stop=stop, wait=wait))

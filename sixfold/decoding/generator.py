@@ -17,9 +17,9 @@ from typing import Any, ClassVar
 
 from sixfold.config.schema import Decoding
 from sixfold.core.ids import BOS
-from sixfold.decoding.front import Front, lent
+from sixfold.decoding.front import Front
 from sixfold.decoding.job import Job, Ticket
-from sixfold.decoding.looking import NOTHING_SHOWN, Looking
+from sixfold.decoding.looking import Looking
 from sixfold.decoding.ordered import WINDOW, Lines
 from sixfold.decoding.records import Line, Translation
 from sixfold.decoding.session import DecodingSession, RunOrigin, outputs
@@ -70,10 +70,14 @@ class Generator(Front[DecoderOnly, "GenerationSession"]):
         session = self.session(**changes)
         if session.method.width > 1:
             raise ValueError("a stream shows one text as it is written: beam_size and n_best must be 1")
-        return lent(session, session.follow(Line(prompt)))
+        return session.closing(session.follow(Line(prompt)))
 
     def _session(self, decoding: Decoding, looking: Looking, terms: Sequence[str]) -> GenerationSession:
-        return GenerationSession(self, decoding, looking, terms)
+        if looking.alignment or looking.attention:
+            raise ValueError("alignment and attention to a source are for translations")
+        session = GenerationSession(self.owned, self.tokenizers, decoding, looking, terms)
+        session.context = self.context
+        return session
 
     def configured(self, changes: dict[str, Any]) -> Decoding:
         search = {"sample": False} if changes.get("beam_size", 1) != 1 else {}  # a beam does not sample
@@ -84,14 +88,7 @@ class GenerationSession(DecodingSession):
     """A session of a generator."""
 
     stack = "only"
-
-    def __init__(
-        self, writer: Generator, decoding: Decoding, looking: Looking = NOTHING_SHOWN, terms: Sequence[str] = ()
-    ):
-        if looking.alignment or looking.attention:
-            raise ValueError("alignment and attention to a source are for translations")
-        super().__init__(writer.owned, writer.tokenizers, decoding, looking, terms)
-        self.context = writer.context
+    context: int | None = None  # tokens that the model saw at once in training, if known
 
     def encode(self, lines: Sequence[Line]) -> list[list[int]]:
         """As in training, where a text is tokenised line by line."""

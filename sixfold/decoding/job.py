@@ -118,7 +118,7 @@ class Ticket:
     trace: Trace | None = field(default=None, kw_only=True)  # if the job asked for one
 
     def fail(self, error: ValueError) -> None:
-        self.error, self.done = error, True
+        self.found, self.error, self.done = [], error, True
 
 
 @dataclass(eq=False)
@@ -128,6 +128,7 @@ class Sentence(Ticket):
     open: list[Hypothesis]  # w
     steps: int = 0  # steps so far, which is the number of tokens of each open hypothesis
     stopped: list[bool] = field(default_factory=list)  # w, at the limit: whether another word was likelier than EOS
+    rules: Sequence[Rule] = ()  # those of the job, for this search alone
     watched: bool = False  # a rule needs the attention to the source
 
     def ended(self, index: int) -> bool:

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from sixfold.decoding.job import Job, JobEngine, Ticket
 from sixfold.decoding.records import Line
-from sixfold.text.tokenizer import checked
+from sixfold.models.model import Model, evaluating
 
 WINDOW = 1024  # lines that are sorted together
 FIRST = 64  # lines of the first window; each window is twice as large as the one before, up to WINDOW
@@ -34,17 +34,62 @@ class Stopped(Exception):  # noqa: N818  (not an error: the caller asked for it)
     """The caller's function `stop` returned True."""
 
 
-class Session(Protocol[Output]):
-    """The methods of a session that a stream calls; see `sixfold.decoding.session.LineSession`."""
+class LineSession(Generic[Output]):
+    """Turns lines into jobs, has engines that run them, and turns tickets into outputs."""
 
-    @property
-    def empty(self) -> Output: ...
+    models: Sequence[Model] = ()  # that compute in this process
+    empty: Output  # the output of a line without a job
 
-    def engine(self) -> JobEngine[Any]: ...
+    def engine(self) -> JobEngine[Any]:
+        """An engine without jobs."""
+        raise NotImplementedError
 
-    def jobs(self, lines: Sequence[Line]) -> list[Job | ValueError | None]: ...
+    def encode(self, lines: Sequence[Line]) -> Sequence[Sequence[int]]:
+        raise NotImplementedError
 
-    def finish(self, tickets: Sequence[Ticket]) -> list[Output]: ...
+    def job(self, line: Line, ids: Sequence[int]) -> Job | None:
+        """The job of a line; None if its output is `empty`. Raises a ValueError that names the line's mistake."""
+        raise NotImplementedError
+
+    def finish(self, tickets: Sequence[Ticket]) -> list[Output]:
+        """The outputs of jobs that are done."""
+        raise NotImplementedError
+
+    def jobs(self, lines: Sequence[Line]) -> list[Job | ValueError | None]:
+        """For each line its job, the error of a line that has a mistake, or None if its output is `empty`."""
+        errors = {number: error for number, line in enumerate(lines) if (error := line.mistake())}
+        rows = iter(self.encode([line for number, line in enumerate(lines) if number not in errors]))
+        return [errors.get(number) or self._try(line, next(rows)) for number, line in enumerate(lines)]
+
+    def _try(self, line: Line, ids: Sequence[int]) -> Job | ValueError | None:
+        try:
+            return self.job(line, ids)
+        except ValueError as error:
+            return error
+
+    def stream(self, lines: Lines, **how: Any) -> Iterator[Output]:
+        """The outputs of lines, in order; the options are those of `OrderedStream`."""
+        return self._evaluated(OrderedStream(self, lines, **how))
+
+    def _evaluated(self, outputs: Iterable[Output]) -> Iterator[Output]:
+        with evaluating(*self.models):
+            yield from outputs
+
+    def closing(self, outputs: Iterator[Any]) -> Iterator[Any]:
+        """The outputs; then, however the stream ends, the session is closed."""
+        try:
+            yield from outputs
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Give back what the session holds."""
+
+    def rehearse(self, texts: Sequence[str], verb: str) -> None:
+        """Raise a ValueError if one of these texts would be refused."""
+        for number, (text, job) in enumerate(zip(texts, self.jobs([Line(text) for text in texts]), strict=True), 1):
+            if isinstance(job, ValueError):
+                raise ValueError(f"data.valid, text {number} ({text:.40}) can't be {verb}: {job}")
 
 
 class OrderedStream(Generic[Output]):
@@ -57,7 +102,7 @@ class OrderedStream(Generic[Output]):
 
     def __init__(
         self,
-        session: Session[Output],
+        session: LineSession[Output],
         lines: Lines,
         window: int = WINDOW,
         start: int = 1,
@@ -75,7 +120,7 @@ class OrderedStream(Generic[Output]):
         self._size = min(first, window)  # lines of the next window
         self._soon = first < window  # the first outputs after a pause are wanted soon: the shortest lines first
         self._falling = not self._soon  # the next window begins with its longest line
-        self._lines, self._read, self._next = iter(lines), start - 1, start
+        self._lines, self._next = iter(lines), start  # the number of the next line without an output
         self._order: deque[Ticket | None] = deque()  # one for each line without an output yet; None: no job
         self._submitted = 0
         self._paused = self._ended = False
@@ -88,12 +133,14 @@ class OrderedStream(Generic[Output]):
                 self._feed()
                 yield from self._ready()
                 if self.engine.busy:
-                    self._step()
+                    if self.stop is not None and self.stop():
+                        raise Stopped
+                    self.engine.step()
                     yield from self._ready()
             if self._error is not None:
                 raise self._error
         finally:
-            self._cancel(0)
+            self._cancel()
 
     def _feed(self) -> None:
         """Submit window after window, until the engine has enough jobs, or the lines end or pause."""
@@ -125,15 +172,8 @@ class OrderedStream(Generic[Output]):
             if line is None:
                 self._paused = True
                 break
-            self._read += 1
-            line = line if isinstance(line, Line) else Line(line)
-            try:
-                _check(line)
-            except ValueError as error:
-                self._end(ValueError(f"line {self._read}: {error}"))
-                break
-            lines.append(line)
-            characters += len(line.text)
+            lines.append(line if isinstance(line, Line) else Line(line))
+            characters += len(str(lines[-1].text))  # the session refuses what is no text
         return lines
 
     def _make(self, lines: Sequence[Line]) -> list[Job | None]:
@@ -156,41 +196,32 @@ class OrderedStream(Generic[Output]):
             self._submitted += 1
         self._order.extend(tickets.get(number) for number in range(len(jobs)))
 
-    def _step(self) -> None:
-        """One step of the engine. If lines fail, the stream ends before the first of them."""
-        if self.stop is not None and self.stop():
-            raise Stopped
-        failed = [ticket for ticket in self.engine.step() if ticket.error is not None]
-        numbers = [number for number, ticket in enumerate(self._order) if ticket in failed] if failed else []
-        if numbers:
-            ticket = self._order[numbers[0]]
-            assert ticket is not None
-            self._cancel(numbers[0])
-            self._end(ValueError(f"line {self._next + numbers[0]}: {ticket.error}"))
-
     def _ready(self) -> Iterator[Output]:
-        """The outputs that are next in order, finished only now, so that alignments are read for many at once."""
-        ready = list(takewhile(lambda ticket: ticket is None or ticket.done, self._order))
+        """The outputs that are next in order, finished only now, so that alignments are read for many at once.
+
+        A line that failed ends the stream when it is next.
+        """
+        ready = list(takewhile(_has_output, self._order))
         made = iter(self.session.finish([ticket for ticket in ready if ticket is not None]) if ready else ())
         for ticket in ready:
             self._order.popleft()
             self._next += 1
             yield self.session.empty if ticket is None else next(made)
+        if self._order and self._order[0] is not None and self._order[0].error is not None:
+            self._end(ValueError(f"line {self._next}: {self._order[0].error}"))
+            self._cancel()
 
     def _end(self, error: Exception) -> None:
         """Read no more lines; raise this error after the outputs of all lines before."""
         self._ended, self._error = True, error
 
-    def _cancel(self, first: int) -> None:
-        """Cancel the lines from this index of `_order` on."""
-        while len(self._order) > first:
+    def _cancel(self) -> None:
+        """Cancel the lines without an output."""
+        while self._order:
             ticket = self._order.pop()
             if ticket is not None:
                 self.engine.cancel(ticket)
 
 
-def _check(line: Line) -> None:
-    """Raise a ValueError unless its text is valid."""
-    if not isinstance(line.text, str):
-        raise ValueError(f"expected a text, got {type(line.text).__name__}")
-    checked(line.text)
+def _has_output(ticket: Ticket | None) -> bool:
+    return ticket is None or (ticket.done and ticket.error is None)

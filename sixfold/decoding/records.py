@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from sixfold.decoding.trace import Trace
+from sixfold.text.tokenizer import checked
 
 
 class Line(NamedTuple):
@@ -18,6 +19,15 @@ class Line(NamedTuple):
     text: str
     prefix: str | None = None  # the beginning of the output
     terms: tuple[str, ...] = ()  # texts that must occur in it
+
+    def mistake(self) -> ValueError | None:
+        """The error if one of its texts is none, or has half a character."""
+        try:
+            for text in (self.text, self.prefix or "", *self.terms):
+                checked(text)
+        except ValueError as error:
+            return error
+        return None
 
 
 class Alignment(NamedTuple):

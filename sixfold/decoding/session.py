@@ -17,17 +17,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 from sixfold.config.schema import Decoding
 from sixfold.core.ids import BOS, CONTROLS, MASK, PAD, UNK
 from sixfold.core.parts import declared
 from sixfold.decoding.alignment import watched_layer
 from sixfold.decoding.engine import Engine
-from sixfold.decoding.job import Hypothesis, Job, JobEngine, Method, Ticket
+from sixfold.decoding.job import Hypothesis, Job, Method
 from sixfold.decoding.looking import NOTHING_SHOWN, Looking
-from sixfold.decoding.ordered import Lines, OrderedStream
+from sixfold.decoding.ordered import LineSession
 from sixfold.decoding.owned_models import OwnedModels
 from sixfold.decoding.records import Line, Translation
 from sixfold.decoding.rules.make import make_rules
@@ -37,12 +37,10 @@ from sixfold.decoding.search.greedy import Greedy
 from sixfold.decoding.search.length_penalty import LengthPenalty
 from sixfold.decoding.search.sample import Sample
 from sixfold.decoding.step import with_gates
-from sixfold.models.model import Model, evaluating
+from sixfold.models.model import Model
 from sixfold.text.tokenizer import Tokenizer, Tokenizers
 
 CONTROLS_NEVER_WRITTEN = (PAD, BOS, MASK)  # ids that no text has
-
-Output = TypeVar("Output")
 
 
 class RunOrigin(NamedTuple):
@@ -51,52 +49,6 @@ class RunOrigin(NamedTuple):
     runs: tuple[str, ...]
     device: str
     imports: tuple[str, ...] = ()
-
-
-class LineSession(Generic[Output]):
-    """Turns lines into jobs, has engines that run them, and turns tickets into outputs."""
-
-    models: Sequence[Model] = ()  # that compute in this process
-    empty: Output  # the output of a line without a job
-
-    def engine(self) -> JobEngine[Any]:
-        """An engine without jobs."""
-        raise NotImplementedError
-
-    def encode(self, lines: Sequence[Line]) -> list[list[int]]:
-        raise NotImplementedError
-
-    def job(self, line: Line, ids: Sequence[int]) -> Job | None:
-        """The job of a line; None if its output is `empty`. Raises a ValueError that names the line's mistake."""
-        raise NotImplementedError
-
-    def finish(self, tickets: Sequence[Ticket]) -> list[Output]:
-        """The outputs of jobs that are done."""
-        raise NotImplementedError
-
-    def jobs(self, lines: Sequence[Line]) -> list[Job | ValueError | None]:
-        """For each line its job, the error of a line that has a mistake, or None if its output is `empty`."""
-        return [self._try(line, ids) for line, ids in zip(lines, self.encode(lines), strict=True)]
-
-    def _try(self, line: Line, ids: Sequence[int]) -> Job | ValueError | None:
-        try:
-            return self.job(line, ids)
-        except ValueError as error:
-            return error
-
-    def stream(self, lines: Lines, **how: Any) -> Iterator[Output]:
-        """The outputs of lines, in order; the options are those of `OrderedStream`."""
-        return self._evaluated(OrderedStream(self, lines, **how))
-
-    def _evaluated(self, outputs: OrderedStream[Output]) -> Iterator[Output]:
-        with evaluating(*self.models):
-            yield from outputs
-
-    def rehearse(self, texts: Sequence[str], verb: str) -> None:
-        """Raise a ValueError if one of these texts would be refused."""
-        for number, (text, job) in enumerate(zip(texts, self.jobs([Line(text) for text in texts]), strict=True), 1):
-            if isinstance(job, ValueError):
-                raise ValueError(f"data.valid, text {number} ({text:.40}) can't be {verb}: {job}")
 
 
 class DecodingSession(LineSession[Translation]):
@@ -116,8 +68,8 @@ class DecodingSession(LineSession[Translation]):
         looking: Looking = NOTHING_SHOWN,
         terms: Sequence[str] = (),
     ):
-        self.watching = check_demands(owned.models, tokenizers.target, decoding, self.stack, terms)
-        self.lease = owned.lend(decoding, self.watching, looking.tap, gated=looking.gates is not None)
+        watching = check_demands(owned.models, tokenizers.target, decoding, self.stack, terms)
+        self.lease = owned.lend(decoding, watching, looking.tap, gated=looking.gates is not None)
         self.models, self.step = self.lease.models, self.lease.step
         if looking.gates:
             with_gates(self.step).check_gates(looking.gates)
@@ -129,6 +81,10 @@ class DecodingSession(LineSession[Translation]):
     def engine(self) -> Engine:
         how: dict[str, Any] = {"never": self.never, "batch_tokens": self.decoding.batch_tokens}
         return Engine(self.step, self.method, **how, check=self.check)
+
+    def close(self) -> None:
+        """Give the step back: the session must not be used any more."""
+        self.lease.end()
 
     def check(self, job: Job) -> None:
         """Raise a ValueError for a job that the models can't read. A job made by `jobs` is always readable."""
@@ -147,13 +103,7 @@ class DecodingSession(LineSession[Translation]):
         return _limit(self.models, stack)
 
     def rules(self, line: Line) -> tuple[Rule, ...]:
-        rules = make_rules(self.decoding, self.tokenizer, prefix=line.prefix, terms=line.terms)
-        for rule in rules:
-            if rule.needs_attention and not self.watching:
-                raise ValueError(
-                    f"{rule.describe()}: this rule needs attention weights, which the search does not read"
-                )
-        return rules
+        return make_rules(self.decoding, self.tokenizer, prefix=line.prefix, terms=line.terms)
 
     def demanded(self, line: Line) -> int:
         """Tokens of the prefix and the terms, by which an output may exceed `max_ratio`."""
@@ -267,9 +217,9 @@ def never_written(tokenizer: Tokenizer) -> tuple[int, ...]:
 
 def _check_ids(model: Model, ids: Sequence[int], stack: str, what: str, positions: int) -> None:
     words, limit = model.sizes.vocabulary(stack), model.limits.get(stack)
-    if not ids or min(ids) < 0 or max(ids) >= words:
+    if not ids or min(ids) <= PAD or max(ids) >= words:
         got = f"ids from {min(ids)} to {max(ids)}" if ids else "no ids"
-        raise ValueError(f"the {what} of a job has one id or more, from 0 to {words - 1}; got {got}")
+        raise ValueError(f"the {what} of a job has one id or more, from {PAD + 1} to {words - 1}; got {got}")
     if limit is not None and positions > limit:
         needs = "has" if what == "source" else "and the limit of its output have"
         raise ValueError(f"the {what} of a job {needs} {positions:,} tokens, and the model has {limit:,} positions")

@@ -12,7 +12,7 @@ Letters: B rows, L new tokens, V words, S sentences, n source length.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, Self
 
 import torch
@@ -191,13 +191,19 @@ def next_words(model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def parts_of(sources: Sequence[Sequence[int]]) -> Iterator[Sequence[Sequence[int]]]:
     """Consecutive sources to be encoded in one pass: as many as a CPU's caches can hold the states of."""
-    first, longest = 0, 0
-    for last, source in enumerate(sources):
-        longest = max(longest, len(source))
-        if last > first and longest * (last + 1 - first) > PART:
-            yield sources[first:last]
-            first, longest = last, len(source)
-    yield sources[first:]
+    return (sources[part.start : part.stop] for part in batches(map(len, sources), PART))
+
+
+def batches(lengths: Iterable[int], tokens: int) -> Iterator[range]:
+    """Rows of these lengths in batches of consecutive ones: rows × the longest ≤ `tokens`, or one row alone."""
+    first, end, longest = 0, 0, 0
+    for length in lengths:
+        if end > first and max(longest, length) * (end + 1 - first) > tokens:
+            yield range(first, end)
+            first, longest = end, 0
+        end, longest = end + 1, max(longest, length)
+    if end > first:
+        yield range(first, end)
 
 
 def padded(rows: Sequence[Sequence[int]], device: torch.device, side: str = "right") -> Tensor:

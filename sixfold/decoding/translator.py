@@ -21,7 +21,7 @@ from sixfold.core.tap import Tap
 from sixfold.decoding.alignment import align, looks, words_in_place_of_unknown
 from sixfold.decoding.front import Front
 from sixfold.decoding.job import Hypothesis, Job, Ticket
-from sixfold.decoding.looking import NOTHING_SHOWN, Looking
+from sixfold.decoding.looking import Looking
 from sixfold.decoding.ordered import WINDOW, Lines
 from sixfold.decoding.records import Line, Translation, lines_of
 from sixfold.decoding.rules.forbidden_words import forbidden_words
@@ -85,7 +85,7 @@ class Translator(Front[EncoderDecoder, "TranslationSession"]):
         return self._stream(lines, **options)
 
     def _session(self, decoding: Decoding, looking: Looking, terms: Sequence[str]) -> TranslationSession:
-        return TranslationSession(self, decoding, looking, terms)
+        return TranslationSession(self.owned, self.tokenizers, decoding, looking, terms)
 
     def cross_attention(self, source: str, target: str) -> SourceAttention:
         """The weights of all cross-attentions of the (first) model, in one pass that reads both texts."""
@@ -106,15 +106,6 @@ class Translator(Front[EncoderDecoder, "TranslationSession"]):
 
 class TranslationSession(DecodingSession):
     """A session of a translator, which adds alignments or attention to its translations on request."""
-
-    def __init__(
-        self,
-        translator: Translator,
-        decoding: Decoding,
-        looking: Looking = NOTHING_SHOWN,
-        terms: Sequence[str] = (),
-    ):
-        super().__init__(translator.owned, translator.tokenizers, decoding, looking, terms)
 
     def encode(self, lines: Sequence[Line]) -> list[list[int]]:
         return encode_lines(self.tokenizers.source, lines)
@@ -144,18 +135,11 @@ class TranslationSession(DecodingSession):
 
     def _attention(self, tickets: Sequence[Ticket]) -> dict[tuple[int, int], Tensor | None]:
         """The attention (L, n) of each hypothesis that needs it, by its ticket and index."""
-        needed = [
-            (ticket, number, each.tokens)
-            for ticket in tickets
-            for number, each in enumerate(ticket.found)
-            if self._needs_attention(number, each)
-        ]
-        pairs, gates = (
-            [(each.job.source, tokens) for each, _, tokens in needed],
-            [each.job.gates for each, *_ in needed],
-        )
-        seen = looks(self.models, pairs, gates)
-        return {(id(ticket), number): look for (ticket, number, _), look in zip(needed, seen, strict=True)}
+        every = ((ticket, number) for ticket in tickets for number in range(len(ticket.found)))
+        needed = [(ticket, number) for ticket, number in every if self._needs_attention(number, ticket.found[number])]
+        pairs = [(ticket.job.source, ticket.found[number].tokens) for ticket, number in needed]
+        seen = looks(self.models, pairs, [ticket.job.gates for ticket, _ in needed])
+        return {(id(ticket), number): look for (ticket, number), look in zip(needed, seen, strict=True)}
 
     def _needs_attention(self, number: int, hypothesis: Hypothesis) -> bool:
         shown = number == 0 and (self.looking.alignment or self.looking.attention)

@@ -18,7 +18,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -27,8 +27,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from sixfold.core.threads import usual_threads
 from sixfold.decoding.job import Job, JobEngine, Ticket, Unanswerable
+from sixfold.decoding.ordered import LineSession
 from sixfold.decoding.records import Line, Translation, from_json
-from sixfold.decoding.session import LineSession
 
 if TYPE_CHECKING:
     from sixfold.config.schema import Decoding
@@ -79,9 +79,12 @@ class WorkerPool(LineSession[Translation], JobEngine[Ticket]):
     def engine(self) -> WorkerPool:
         return self
 
-    def jobs(self, lines: Sequence[Line]) -> list[Job | ValueError | None]:
-        """Jobs that carry their lines to a worker, whose session makes the jobs that are decoded."""
-        return [Job(limit=0, size=len(line.text) + 1, tag=line) for line in lines]
+    def encode(self, lines: Sequence[Line]) -> Sequence[Sequence[int]]:
+        return [()] * len(lines)
+
+    def job(self, line: Line, ids: Sequence[int]) -> Job:
+        """Carries the line to a worker, whose session makes the job that is decoded."""
+        return Job(limit=0, size=len(line.text) + 1, tag=line)
 
     def finish(self, tickets: Sequence[Ticket]) -> list[Translation]:
         return [ticket.found[0] for ticket in tickets]
@@ -123,13 +126,6 @@ class WorkerPool(LineSession[Translation], JobEngine[Ticket]):
                 taken = portion(self.waiting, len(self.workers), held, worker.held, last)
                 if taken or worker.asks:
                     worker.give(taken)
-
-    def closing(self, outputs: Iterator[Translation]) -> Iterator[Translation]:
-        """The outputs; then the pool is closed."""
-        try:
-            yield from outputs
-        finally:
-            self.close()
 
     def close(self) -> None:
         for worker in self.workers:

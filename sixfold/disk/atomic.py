@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from torch import Tensor
 
-STAGED = ".sixfold-aside."  # prefix of staged files and directories: not yet, or no longer, under their final path
+STAGED = ".sixfold-aside."  # prefix of staging directories: they hold new files, or old ones that are being removed
 _OLD = ".old"  # suffix of a directory that is being replaced
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace the file `path` by a text, in one rename."""
-    with StagedFiles(path.parent) as aside:
-        aside.write(path.name, lambda staged: staged.write_text(text, encoding="utf-8"))
+    """Write a text to the file `path`. An older file there is replaced in one rename."""
+    with StagedFiles(path.parent) as staging:
+        staging.write(path.name, lambda staged: staged.write_text(text, encoding="utf-8"))
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add the path to an OSError that names no file: "no space left on device" alone does not say where."""
+    """If the body raises an OSError that names no file, such as "no space left on device", add this path to it."""
     try:
         yield
     except OSError as error:
@@ -53,8 +53,8 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, about: Mapping[str, 
 class StagedFiles:
     """Files that are written to a staging directory, synced, and renamed to their final paths: all of them, or none.
 
-    Some writers create temporary files of their own (safetensors does). In a staging directory, all that a killed
-    process leaves is together, and `sweep` finds it.
+    Some writers, such as safetensors, create temporary files beside the file they write. They do so in the staging
+    directory, so that `sweep` finds all files of a killed process there.
     """
 
     def __init__(self, directory: Path):
@@ -62,44 +62,44 @@ class StagedFiles:
         self._written: list[str] = []
 
     def __enter__(self) -> Self:
-        # The dash tells it apart from the staging directory of a new directory called "files".
-        self._aside = Path(tempfile.mkdtemp(dir=self.directory, prefix=f"{STAGED}files-"))
+        # Not "files.": that would be the prefix for a `new_directory` called "files".
+        self._staging = Path(tempfile.mkdtemp(dir=self.directory, prefix=f"{STAGED}files-"))
         return self
 
     def write(self, name: str, write: Callable[[Path], Any]) -> None:
         with naming(self.directory / name):
-            write(self._aside / name)
-            sync(self._aside / name)
+            write(self._staging / name)
+            sync(self._staging / name)
         self._written.append(name)
 
     def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
         try:
             for name in self._written if failed is None else ():
-                (self._aside / name).chmod(0o666 & ~_umask())
-                (self._aside / name).replace(self.directory / name)
+                (self._staging / name).chmod(0o666 & ~_umask())
+                (self._staging / name).replace(self.directory / name)
         finally:
-            shutil.rmtree(self._aside, ignore_errors=True)
+            shutil.rmtree(self._staging, ignore_errors=True)
 
 
 @contextmanager
 def new_directory(directory: Path) -> Iterator[Path]:
-    """Yield a staging directory to fill; once all in it is on disk, it replaces `directory` in one rename.
+    """Yield a staging directory to fill. Afterwards its files are synced, and it replaces `directory` in one rename.
 
-    A symbolic link stays, and its target is replaced. If this fails, neither the new directory nor any new parent of it
-    is left.
+    If `directory` is a symbolic link, its target is replaced. On failure, the staging directory is removed, and so are
+    the parent directories that were created for it.
     """
     directory = _behind_link(directory)
-    with _parents(directory), _held_aside(directory) as aside:
+    with _parents(directory), _locked_staging(directory) as staging:
         with naming(directory):
-            yield aside
-            for path in [*aside.rglob("*"), aside]:
+            yield staging
+            for path in [*staging.rglob("*"), staging]:
                 sync(path)
-        aside.chmod(0o777 & ~_umask())
-        _put(aside, directory)
+        staging.chmod(0o777 & ~_umask())
+        _replace(directory, staging)
 
 
 def _behind_link(path: Path) -> Path:
-    return Path(os.path.realpath(path)) if path.is_symlink() else path  # `resolve` fails at a loop of links
+    return Path(os.path.realpath(path)) if path.is_symlink() else path  # Path.resolve raises at links in a circle
 
 
 @contextmanager
@@ -117,31 +117,32 @@ def _parents(directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _held_aside(directory: Path) -> Iterator[Path]:
-    """A new staging directory beside `directory`; it is removed on failure.
+def _locked_staging(directory: Path) -> Iterator[Path]:
+    """A new staging directory beside `directory`, locked by this process; it is removed on failure.
 
-    It is locked meanwhile. The kernel releases the lock when its holder ends, and `sweep_beside` checks it.
+    When this process ends, however it ends, the kernel releases the lock. `sweep_beside` then knows that the staging
+    directory is abandoned.
     """
-    aside = Path(tempfile.mkdtemp(dir=directory.parent, prefix=f"{STAGED}{directory.name}."))
-    handle = os.open(aside, os.O_RDONLY)
+    staging = Path(tempfile.mkdtemp(dir=directory.parent, prefix=f"{STAGED}{directory.name}."))
+    handle = os.open(staging, os.O_RDONLY)
     try:
-        with suppress(OSError):  # where directories can't be locked, `_abandoned` is never true either
+        with suppress(OSError):  # a file system without such locks; there `_abandoned` fails to lock, too, and is False
             fcntl.flock(handle, fcntl.LOCK_EX)
-        yield aside
+        yield staging
     except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
         raise
     finally:
         os.close(handle)
 
 
-def _put(aside: Path, directory: Path) -> None:
-    """Rename `aside` to `directory`. An older directory there is removed afterwards, or put back if this fails."""
-    old = aside.with_name(f"{aside.name}{_OLD}")
+def _replace(directory: Path, staging: Path) -> None:
+    """Rename `staging` to `directory`. An older directory there is removed afterwards, or put back if this fails."""
+    old = staging.with_name(f"{staging.name}{_OLD}")
     if directory.exists():
         directory.rename(old)
     try:
-        aside.rename(directory)
+        staging.rename(directory)
     except OSError:
         if old.exists():
             old.rename(directory)
@@ -154,28 +155,32 @@ def _put(aside: Path, directory: Path) -> None:
 def remove_directory(directory: Path) -> None:
     """Rename a directory away, so that no reader sees half of it; then delete it."""
     gone = Path(tempfile.mkdtemp(dir=directory.parent, prefix=f"{STAGED}{directory.name}."))
-    directory.rename(gone / directory.name)  # into it, so that a file or a link is removed, too
+    directory.rename(gone / directory.name)  # inside `gone`, rmtree removes it even if it is a file or a link
     shutil.rmtree(gone)
 
 
 def sweep(directory: Path) -> None:
-    """Remove the staged files of killed writers. The caller must hold the lock of the directory.
+    """Remove the staging directories of killed processes. The caller must hold the lock of `directory`.
 
-    A directory whose replacement never arrived gets its name back.
+    If a process was killed after it had renamed an old directory, but before the new one was in its place, the old
+    directory gets its name back.
     """
     _clear([*directory.glob(f"{STAGED}*")])
 
 
 def sweep_beside(directory: Path) -> None:
-    """The same for one `new_directory`, without a lock on its parent: staging directories in use stay."""
+    """As `sweep`, for the staging directories of `new_directory(directory)` only.
+
+    The caller needs no lock: staging directories that a running process uses are left alone.
+    """
     directory = _behind_link(directory)
     _clear([path for path in directory.parent.glob(f"{STAGED}{glob.escape(directory.name)}.*") if _abandoned(path)])
 
 
-def _abandoned(aside: Path) -> bool:
-    """Whether no process holds the lock of this staging directory (or, for NAME.old, of the one that replaces it)."""
+def _abandoned(staging: Path) -> bool:
+    """Whether no process holds the lock of this staging directory. For NAME.old, the lock of NAME counts."""
     try:
-        handle = os.open(aside.with_name(aside.name.removesuffix(_OLD)), os.O_RDONLY)
+        handle = os.open(staging.with_name(staging.name.removesuffix(_OLD)), os.O_RDONLY)
     except OSError as error:
         return isinstance(error, FileNotFoundError)
     try:
@@ -187,17 +192,17 @@ def _abandoned(aside: Path) -> bool:
     return True
 
 
-def _clear(lefts: Sequence[Path]) -> None:
-    for old in (left for left in lefts if left.name.endswith(_OLD)):
+def _clear(leftovers: Sequence[Path]) -> None:
+    for old in (path for path in leftovers if path.name.endswith(_OLD)):
         original = old.with_name(old.name.removeprefix(STAGED).removesuffix(_OLD).rpartition(".")[0])
         if not original.exists():
             old.rename(original)
-    for left in lefts:
-        _remove(left)
+    for path in leftovers:
+        _remove(path)
 
 
 def _remove(path: Path) -> None:
-    """Delete a directory, or any other file: `rmtree` alone would wait for a named pipe."""
+    """Delete a directory or any other file. (`shutil.rmtree` on a named pipe would block.)"""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -206,7 +211,7 @@ def _remove(path: Path) -> None:
 
 def sync(path: Path) -> None:
     """Wait until a file, or the listing of a directory, is on disk."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a named pipe is an error, not a wait
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # without O_NONBLOCK, a named pipe would block
     try:
         os.fsync(handle)
     finally:

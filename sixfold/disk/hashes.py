@@ -38,7 +38,7 @@ def quick_hash(path: Path) -> str:
 
 
 def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record with its own hash added. It must be strict JSON."""
+    """The record with its own hash added. The values must be strict JSON: no NaN, no infinity."""
     plain = {key: value for key, value in record.items() if key != _HASH}
     return {**plain, _HASH: _record_hash(plain)}
 
@@ -50,5 +50,6 @@ def is_intact(record: Mapping[str, Any]) -> bool:
 
 
 def _record_hash(plain: Mapping[str, Any]) -> str:
-    read = json.loads(json.dumps(plain, allow_nan=False))  # as it will be read: tuples become lists, keys strings
+    # Written as JSON and read again, tuples become lists and keys strings; the hash must be the same before and after.
+    read = json.loads(json.dumps(plain, allow_nan=False))
     return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()

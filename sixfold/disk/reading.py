@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 LARGEST_JSON = 16 << 20  # bytes; a run's own files have some kilobytes
-DEEPEST_JSON = 50  # lists and objects inside each other
+DEEPEST_JSON = 50  # levels of lists and objects inside each other
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFCHR: "a device",
@@ -34,22 +34,22 @@ def ordinary(path: str, flags: int) -> int:
     raise OSError(errno.EINVAL, f"this is {_KINDS.get(kind, 'something else')}, not an ordinary file", str(path))
 
 
-def read_bytes(path: Path, most: int) -> bytes:
-    """The bytes of a file; ValueError if there are more than `most`."""
+def read_bytes(path: Path, limit: int) -> bytes:
+    """The bytes of a file; ValueError if there are more than `limit`."""
     with open(path, "rb", opener=ordinary) as file:
-        found = file.read(most + 1)
-    if len(found) > most:
-        raise ValueError(f"it has more than {most:,} bytes")
+        found = file.read(limit + 1)
+    if len(found) > limit:
+        raise ValueError(f"it has more than {limit:,} bytes")
     return found
 
 
 def read_json(path: Path) -> Any:
-    """The value in a JSON file. Invalid content is a ValueError that does not name the file."""
+    """The value in a JSON file. Invalid content raises a ValueError without the file's name, which the caller adds."""
     return parse_json(read_bytes(path, LARGEST_JSON).decode())
 
 
 def parse_json(text: str) -> Any:
-    """The value of a JSON text. Deep nesting is a ValueError, since functions that process the value recurse."""
+    """The value of a JSON text. Deep nesting raises a ValueError, since the code that processes a value recurses."""
     try:
         value = json.loads(text)
     except RecursionError:

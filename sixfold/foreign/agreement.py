@@ -1,8 +1,8 @@
 """Compares an exported model with the original: both decode a sample greedily.
 
-Where two words are equally likely up to rounding, the two may choose differently and both be right. So for each text
-that differs, the *gap* is reported: at the first different token, how much higher the original's log p is for its own
-token than for the other.
+If two words are equally likely up to rounding, the models may choose different ones, and both are right. So if a text
+differs, its *gap* is reported. It is taken at the first token that differs: the original model's log p of the token
+that it chose, minus its log p of the token that the exported model chose.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from sixfold.text.corpus import open_prepared
 from sixfold.text.tokenizer import Tokenizers
 
 CLOSE = 1e-3  # largest gap that rounding explains
-_LONGEST = 200  # tokens of a text in the sample
-_PROMPT = 8  # tokens of a language model's prompt in the sample
+_LONGEST = 200  # most tokens of a text in the sample
+_PROMPT = 8  # most tokens of a language model's prompt in the sample
 
 Rows = list[list[int]]
 
 
 @dataclass(frozen=True)
 class AsUsed:
-    """The README's program compared with the run, line by line, both with the run's settings."""
+    """The program in the export's README compared with the run, line by line, both with the run's settings."""
 
-    same: int  # lines with the same best text
-    cut: int  # lines whose output by the run reaches the length limit
-    cut_same: int
-    searched: int  # lines where the run's beam search and greedy search differ
-    searched_same: int
-    drawn: bool  # the run samples, so both were compared without sampling
+    same: int  # lines for which both write the same best text
+    cut: int  # lines for which the run's output reaches the length limit
+    cut_same: int  # of these, lines for which both write the same
+    searched: int  # lines for which the run's beam search and greedy search write different texts
+    searched_same: int  # of these, lines for which both write the same
+    drawn: bool  # whether the run's settings ask for sampling; both were then compared without it
 
 
-class Engine(Protocol):
+class ExportedModel(Protocol):
     """An exported model that can be run."""
 
     def greedy(self, rows: Rows, limit: int) -> Rows:
-        """Its greedy outputs, without EOS; rows are sources without EOS, or prompts without BOS."""
+        """The greedy output for each row, without EOS. A row is a source without EOS, or a prompt without BOS."""
 
     def log_probs(self, rows: Rows, outputs: Rows) -> list[list[float]]:
         """The log-probability of each token of each output, and of EOS after it."""
@@ -59,13 +59,13 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far an exported model agrees with the original on a sample."""
+    """How far an exported model agrees with the original on a sample of texts."""
 
     texts: int
-    same: int  # texts that are the same, token by token
-    gap: float  # the largest gap of the texts that differ
-    log_prob: float  # the largest difference in log-probability of a token of the same text
-    as_used: AsUsed | None = None  # with the run's settings; None if that was not compared
+    same: int  # texts for which both models write the same tokens
+    gap: float  # the largest gap of a text, as defined at the top of this file
+    log_prob: float  # the largest difference between the two models' log p of one token, in the same text
+    as_used: AsUsed | None = None  # the comparison with the run's settings, if it was made
 
     @property
     def share(self) -> float:
@@ -80,25 +80,29 @@ class Agreement:
         return asdict(self)
 
 
-def compare(model: Model, tokenizers: Tokenizers, texts: Sequence[str], limit: int, engine: Engine) -> Agreement:
-    """Decode each text with both, at most `limit` tokens, and compare."""
+def compare(
+    model: Model, tokenizers: Tokenizers, texts: Sequence[str], limit: int, exported: ExportedModel
+) -> Agreement:
+    """Decode each text with the model and with the exported one, at most `limit` tokens, and compare."""
     rows = _rows(model, tokenizers, texts)
-    found = _original(model, tokenizers, texts, limit)
-    ours, theirs = [list(each.tokens) for each in found], engine.greedy(rows, limit)
-    theirs_scored, gaps = _log_probs(model, rows, theirs), [0.0]
-    for mine, other, scored in zip(found, theirs, theirs_scored, strict=True):
-        if list(mine.tokens) != other:
-            gaps.append(_gap(mine, other, scored))
-    difference = _largest(engine.log_probs(rows, theirs), theirs_scored)
-    same = sum(mine == other for mine, other in zip(ours, theirs, strict=True))
-    return Agreement(len(texts), same, max(gaps), difference)
+    originals = _decoded(model, tokenizers, texts, limit)
+    outputs = exported.greedy(rows, limit)
+    log_probs = _log_probs(model, rows, outputs)
+    differing = [
+        _gap(original, output, scored)
+        for original, output, scored in zip(originals, outputs, log_probs, strict=True)
+        if list(original.tokens) != output
+    ]
+    difference = _largest_difference(exported.log_probs(rows, outputs), log_probs)
+    return Agreement(len(texts), len(texts) - len(differing), max(differing, default=0.0), difference)
 
 
 def _rows(model: Model, tokenizers: Tokenizers, texts: Sequence[str]) -> Rows:
     return (tokenizers.target if not model.reads_source else tokenizers.source).encode_batch(texts)
 
 
-def _original(model: Any, tokenizers: Tokenizers, texts: Sequence[str], limit: int) -> list[Translation]:
+def _decoded(model: Any, tokenizers: Tokenizers, texts: Sequence[str], limit: int) -> list[Translation]:
+    """The original model's greedy outputs."""
     decoding = Decoding(max_length=limit, max_ratio=1e6)
     if not model.reads_source:
         return Generator(model, tokenizers, decoding).generate(list(texts))
@@ -118,55 +122,54 @@ def _log_probs(model: Model, rows: Rows, outputs: Rows) -> list[list[float]]:
     return [found[len(row) :] for row, found in zip(rows, scored, strict=True)]
 
 
-def _gap(mine: Translation, other: Sequence[int], scored: Sequence[float]) -> float:
-    """log p of our token minus that of theirs, where the texts first differ; EOS counts as a token."""
-    pairs = zip(mine.tokens, other, strict=False)
-    part = next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(mine.tokens), len(other)))
-    return _apart(mine.log_probs[part], scored[part])
+def _gap(original: Translation, output: Sequence[int], log_probs: Sequence[float]) -> float:
+    """The gap of a text; EOS counts as a token. `log_probs` are the original model's, of `output` and EOS."""
+    pairs = zip(original.tokens, output, strict=False)
+    index = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(original.tokens), len(output)))
+    return _distance(original.log_probs[index], log_probs[index])
 
 
-def _largest(theirs: Iterable[Sequence[float]], ours: Iterable[Sequence[float]]) -> float:
-    pairs = zip(chain.from_iterable(theirs), chain.from_iterable(ours), strict=True)
-    return max((_apart(a, b) for a, b in pairs), default=0.0)
+def _largest_difference(first: Iterable[Sequence[float]], second: Iterable[Sequence[float]]) -> float:
+    pairs = zip(chain.from_iterable(first), chain.from_iterable(second), strict=True)
+    return max((_distance(a, b) for a, b in pairs), default=0.0)
 
 
-def _apart(a: float, b: float) -> float:
-    """|a − b|, and infinity if that is NaN: `max` would ignore a NaN."""
-    distance = 0.0 if a == b else abs(a - b)  # two −∞ are the same
+def _distance(a: float, b: float) -> float:
+    """|a − b|; infinity if that is NaN, because `max` would ignore a NaN."""
+    distance = 0.0 if a == b else abs(a - b)  # −∞ minus −∞ would be NaN
     return math.inf if math.isnan(distance) else distance
 
 
 def sample(run: Run, model: Model, tokenizers: Tokenizers, config: Config, number: int) -> list[str]:
-    """`number` texts of the run's validation and test text; if it has none, random ones."""
-    texts = list(islice(_fitting(_own(run, config, tokenizers, model), model, tokenizers), number))
-    return texts or list(islice(_fitting(_random(model, tokenizers), model, tokenizers), number))
+    """The first `number` usable texts of the run's validation and test data; random texts if there are none."""
+    texts = first_usable(_held_out(run, config, tokenizers, model), model, tokenizers, number)
+    return texts or first_usable(_random(model, tokenizers), model, tokenizers, number)
 
 
-def fitting(texts: Iterable[str], model: Model, tokenizers: Tokenizers, number: int) -> list[str]:
-    """The first `number` texts that are neither empty nor too long."""
-    return list(islice(_fitting(texts, model, tokenizers), number))
+def first_usable(texts: Iterable[str], model: Model, tokenizers: Tokenizers, number: int) -> list[str]:
+    """The first `number` texts that are neither empty nor too long; for a language model, the beginning of each."""
+    return list(islice(_usable(texts, model, tokenizers), number))
 
 
-def _own(run: Run, config: Config, tokenizers: Tokenizers, model: Model) -> Iterator[str]:
-    """The run's validation text, then its test text; not every run has them, and files may have been deleted."""
-    for part in ("valid", "test"):
+def _held_out(run: Run, config: Config, tokenizers: Tokenizers, model: Model) -> Iterator[str]:
+    """The texts of the run's validation data, then of its test data. Files that are missing or damaged are skipped."""
+    for split in ("valid", "test"):
         try:
             task = task_of(config)
             if model.reads_source:
-                yield from (each.source for each in own_references(run, config, task, tokenizers, part))
-            elif part == "valid" and config.data.valid is None:
+                yield from (each.source for each in own_references(run, config, task, tokenizers, split))
+            elif split == "valid" and config.data.valid is None:
                 held_out = open_prepared(run.data, tokenizers).valid
                 if held_out is not None:
                     yield from map(tokenizers.target.decode, map(held_out.target.__getitem__, range(len(held_out))))
             else:
-                sources = task.form.sources(config.data, part)
+                sources = task.form.sources(config.data, split)
                 yield from (text for source in sources for text, _ in source.read())
         except (ValueError, OSError):
             continue
 
 
-def _fitting(texts: Iterable[str], model: Model, tokenizers: Tokenizers) -> Iterator[str]:
-    """The texts that are neither empty nor too long; for a language model, the beginning of each."""
+def _usable(texts: Iterable[str], model: Model, tokenizers: Tokenizers) -> Iterator[str]:
     longest = min(_LONGEST, LengthLimits.of(model.limits).read)
     for text in texts:
         text = text.rstrip("\n")
@@ -179,6 +182,7 @@ def _fitting(texts: Iterable[str], model: Model, tokenizers: Tokenizers) -> Iter
 
 
 def _random(model: Model, tokenizers: Tokenizers) -> Iterator[str]:
+    """Texts of random tokens of the vocabulary."""
     chance = random.Random(1)
     tokenizer = tokenizers.target if not model.reads_source else tokenizers.source
     for _ in range(10_000):

@@ -1,6 +1,6 @@
 """Writes a model as a directory that CTranslate2 (a C++ engine) loads: CTranslate2's specification with our weights.
 
-recognise.py refuses what CTranslate2 can't express. Four steps make it the same model:
+recognise.py refuses models that CTranslate2 can't express. Four steps make it the same model:
 
 - Sinusoids are written as a table, since the engine's own have other frequencies. Beyond its rows the engine throws.
 - The T5 bias is written with a bucket for each distance up to `max_distance`, so that the engine's logarithms, which
@@ -221,7 +221,7 @@ def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
     return np.array(tensor.detach().cpu().float().numpy(), copy=True)
 
 
-class CTranslate2Engine:
+class CTranslate2Model:
     """Runs an exported directory with CTranslate2."""
 
     def __init__(self, folder: Path, reads_source: bool, tokenizers: Tokenizers, never: Sequence[int]):
@@ -234,7 +234,7 @@ class CTranslate2Engine:
         self.never = [[self.target[id_]] for id_ in never]
 
     def greedy(self, rows: list[list[int]], limit: int) -> list[list[int]]:
-        """Its greedy outputs, without EOS; rows are sources without EOS, or prompts without BOS."""
+        """The greedy output for each row, without EOS. A row is a source without EOS, or a prompt without BOS."""
         arguments: dict[str, Any] = {"beam_size": 1, "suppress_sequences": self.never, "max_batch_size": 32}
         if not self.reads_source:
             prompts = [[self.target[id_] for id_ in (BOS, *row)] for row in rows]

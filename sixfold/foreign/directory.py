@@ -15,7 +15,7 @@ from sixfold.decoding.session import never_written
 from sixfold.foreign import ctranslate2 as to_ctranslate2
 from sixfold.foreign import safetensors as to_safetensors
 from sixfold.foreign import torch_program
-from sixfold.foreign.agreement import CLOSE, Agreement, Engine, compare, fitting, sample
+from sixfold.foreign.agreement import CLOSE, Agreement, ExportedModel, compare, first_usable, sample
 from sixfold.foreign.as_used import POOL, choose_lines, compare_as_used
 from sixfold.foreign.decoding_settings import ctranslate2_options, not_carried
 from sixfold.foreign.length_limits import WRITTEN, LengthLimits
@@ -43,23 +43,23 @@ def write(
     """
     model, tokenizers, config, _ = opened
     about: dict[str, Any] = {**model_files.describe(model), "format": FORMAT, "to": to, **_vocabulary(tokenizers)}
-    engine: Engine | None = None
+    exported: ExportedModel | None = None
     if to == "safetensors":
         to_safetensors.write(model, folder)
         about |= {"tables": to_safetensors.roles(model), "tokenizers": _contents(tokenizers)}
     else:
-        engine = _write_engine(opened, to, folder, quantization, about)
+        exported = _write_exported(opened, to, folder, quantization, about)
         tokenizers.save(folder)
     _describe(folder, about)  # the README's program reads it during the comparison
     (folder / README).write_text(readme(to, model.reads_source, about), encoding="utf-8")
     missing = tuple(about.get("not_carried", ()))
-    if engine is None or lines == 0:
+    if exported is None or lines == 0:
         return None, missing
     if texts is None:
         pool = sample(run, model, tokenizers, config, POOL * lines)
     else:
-        pool = fitting(texts, model, tokenizers, POOL * lines)
-    agreement = _compared(opened, pool, lines, engine, to, folder, strict=quantization in (None, "float32"))
+        pool = first_usable(texts, model, tokenizers, POOL * lines)
+    agreement = _compared(opened, pool, lines, exported, to, folder, strict=quantization in (None, "float32"))
     _describe(folder, {**about, "compared": agreement.json()})
     return agreement, missing
 
@@ -68,9 +68,9 @@ def _describe(folder: Path, about: Mapping[str, Any]) -> None:
     (folder / ABOUT).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _write_engine(
+def _write_exported(
     opened: OpenedRun, to: Form, folder: Path, quantization: str | None, about: dict[str, Any]
-) -> to_ctranslate2.CTranslate2Engine | torch_program.TorchEngine:
+) -> to_ctranslate2.CTranslate2Model | torch_program.TorchProgram:
     tokenizers, decoding = opened.tokenizers, opened.config.decoding
     never = never_written(tokenizers.target)
     model = opened.model.float().eval()
@@ -79,10 +79,10 @@ def _write_engine(
     about["not_carried"] = not_carried(to, decoding, tokenizers.target.spells, quantization)
     if to == "torch":
         layout = torch_program.write(model, folder)
-        engine = torch_program.TorchEngine(folder, model, layout, never)
-        about |= {"never": list(never), "past": torch_program.shapes(engine.empty), "limits": dict(model.limits)}
+        exported = torch_program.TorchProgram(folder, model, layout, never)
+        about |= {"never": list(never), "past": torch_program.shapes(exported.empty), "limits": dict(model.limits)}
         about["room"] = LengthLimits.of(model.limits, decoding.max_length, decoding.max_source)._asdict()
-        return engine
+        return exported
     about["quantization"] = "float32" if quantization is None else quantization
     to_ctranslate2.write(model, tokenizers, folder, about["quantization"])
     about["limits"] = to_ctranslate2.limits(model)
@@ -90,19 +90,20 @@ def _write_engine(
     about["room"], names = room._asdict(), tokenizers.target.names()
     about["options"] = ctranslate2_options(decoding, model.reads_source, [names[id_] for id_ in never], room)
     about["versions"]["ctranslate2"] = version("ctranslate2")
-    return to_ctranslate2.CTranslate2Engine(folder, model.reads_source, tokenizers, never)
+    return to_ctranslate2.CTranslate2Model(folder, model.reads_source, tokenizers, never)
 
 
 def _compared(
-    opened: OpenedRun, pool: list[str], number: int, engine: Engine, to: Form, folder: Path, *, strict: bool
+    opened: OpenedRun, pool: list[str], number: int, exported: ExportedModel, to: Form, folder: Path, *, strict: bool
 ) -> Agreement:
-    """On some lines of the pool, compare the engine with the model, then the README's program with the run."""
+    """On `number` lines of the pool, compare the exported model with the original, then the README's program with the
+    run."""
     model, tokenizers, *_ = opened
     lines = choose_lines(opened, pool, number)
     if not lines:
         raise ValueError("there is no text to compare on: every line of the file is empty or too long")
     longest = LengthLimits.of(model.limits, min(WRITTEN, max(1, *(line.tokens for line in lines)))).written
-    agreement = compare(model, tokenizers, [line.text for line in lines], longest, engine)
+    agreement = compare(model, tokenizers, [line.text for line in lines], longest, exported)
     if strict and not agreement.close:
         raise ValueError(
             f"the exported model does not agree with the original, so it was not written: {agreement.same} of "

@@ -117,7 +117,7 @@ _TRANSLATE_BATCH = '''
         return texts
 
     def log_probs(self, row, output):
-        """Of its tokens, and of its end."""
+        """The log-probabilities of the output's tokens, and of its end."""
         return self.engine.score_batch([row], [output], max_input_length=0)[0].log_probs
 '''
 
@@ -137,7 +137,7 @@ _GENERATE_BATCH = '''
         return texts
 
     def log_probs(self, row, output):
-        """Of its tokens, and of its end."""
+        """The log-probabilities of the output's tokens, and of its end."""
         text = [self.begin, *row, *output, self.end]
         return self.engine.score_batch([text], max_input_length=0)[0].log_probs[len(row) :]
 '''

@@ -137,7 +137,7 @@ class _Reader:
         raise Inexpressible(f"{name} can't be exported to CTranslate2, {why}")
 
     def need(self, slot: str, part: nn.Module, known: tuple[type[forms.Form], ...], how: str) -> Any:
-        """The form of a part, if it is a known one; else an error. `how` describes what CTranslate2 has instead."""
+        """The form of a part; ValueError unless it is of a known type. `how` describes what CTranslate2 has instead."""
         form = form_of(part)
         if not isinstance(form, known):
             changed = " with a hook" if forms.altered(part) else ""

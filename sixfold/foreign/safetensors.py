@@ -21,8 +21,8 @@ WEIGHTS = "model.safetensors"
 
 def write(model: Model, folder: Path) -> None:
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    with StagedFiles(folder) as aside:
-        aside.write(WEIGHTS, lambda path: save_tensors(tensors, path))
+    with StagedFiles(folder) as staging:
+        staging.write(WEIGHTS, lambda path: save_tensors(tensors, path))
     stored = safetensors.torch.load_file(folder / WEIGHTS)
     if stored.keys() != tensors.keys() or not all(_same(stored[name], tensor) for name, tensor in tensors.items()):
         raise OSError(errno.EIO, f"{WEIGHTS} was damaged while it was written: reading it gives other weights")

@@ -3,8 +3,8 @@
     encoder.pt2   source (B, n)                    →  mask (B, n), kept …
     step.pt2      ids (B, L), mask, kept, past     →  log p (B, V), past …
 
-plain_cache.py explains these tensors. The number of rows, the lengths and the past are dynamic. A decoder alone has
-only a step, with None for the mask and nothing kept.
+plain_cache.py explains these tensors. The number of rows, the lengths and the past are dynamic. For a decoder-only
+model, there is only step.pt2; its mask is None, and `kept` is empty.
 
 The files hold weights as plain bytes; the example inputs, which torch would pickle, are left out.
 """
@@ -36,9 +36,9 @@ def write(model: Model, folder: Path) -> Layout:
         raise ValueError(f"a model of kind {model.kind} writes no text, and has no step to export")
     for part in model.modules():
         if why := declared(part).not_exported:
-            raise ValueError(f"{_names(model)} can't be exported to torch: {why} ({type(part).__name__})")
+            raise ValueError(f"{_modifications(model)} can't be exported to torch: {why} ({type(part).__name__})")
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's warnings are about its own code
+        warnings.simplefilter("ignore")  # torch warns about torch's own code, which a user can't change
         layout = Layout.of(model)
         real, kept = None, list[Tensor]()
         if model.reads_source:
@@ -50,18 +50,18 @@ def write(model: Model, folder: Path) -> Layout:
 
 
 def _encoder(model: Model, layout: Layout, source: Tensor) -> ExportedProgram:
-    rows, length = Dim("rows", min=1, max=_ROWS), Dim("source", min=1, max=_most(model, "encoder"))
+    rows, length = Dim("rows", min=1, max=_ROWS), Dim("source", min=1, max=_limit(model, "encoder"))
     return torch.export.export(SourceProgram(model, layout), (source,), dynamic_shapes=({0: rows, 1: length},))
 
 
 def _step(model: Model, layout: Layout, real: Tensor | None, kept: list[Tensor]) -> ExportedProgram:
-    """Trace with two rows, each of which has read 4 tokens and now reads 3.
+    """Export the step by an example: two rows that have read 4 tokens and now read 3 more.
 
     The states are contiguous: from a view of a longer tensor, torch would derive a condition on the length.
     """
-    most = _most(model, "only" if real is None else "decoder")
-    rows, new = Dim("rows", min=1, max=_ROWS), Dim("new", min=1, max=most)
-    before, source = Dim("past", min=0, max=most), Dim("source", min=1, max=_LONGEST)
+    limit = _limit(model, "only" if real is None else "decoder")
+    rows, new = Dim("rows", min=1, max=_ROWS), Dim("new", min=1, max=limit)
+    before, source = Dim("past", min=0, max=limit), Dim("source", min=1, max=_LONGEST)
     memory = None if real is None else encode(model, padded([[BOS] * 5, [BOS] * 4], torch.device("cpu")))
     _, cache = read(model, torch.full((2, 4), BOS), memory)
     past, growing = [state.contiguous() for state in layout.past_of(cache)], sum(number for _, number in layout.grown)
@@ -77,11 +77,12 @@ def _step(model: Model, layout: Layout, real: Tensor | None, kept: list[Tensor])
     )
 
 
-def _most(model: Model, stack: str) -> int:
+def _limit(model: Model, stack: str) -> int:
+    """The largest number of tokens that a stack can read."""
     return model.limits.get(stack, _LONGEST)
 
 
-def _names(model: Model) -> str:
+def _modifications(model: Model) -> str:
     return ", ".join(each.name for each in model.assembly.modifications) or "this model"
 
 
@@ -90,7 +91,9 @@ def _save(model: Model, make: Callable[[], ExportedProgram], path: Path) -> None
         program = make()
     except Exception as error:  # torch raises many types of errors; the message names the line it could not trace
         first = str(error).strip().partition("\n")[0]
-        raise ValueError(f"{_names(model)} can't be exported to torch: torch.export reports {first!r:.200}") from None
+        raise ValueError(
+            f"{_modifications(model)} can't be exported to torch: torch.export reports {first!r:.200}"
+        ) from None
     _leave_out_unused(program)
     program.example_inputs = None
     torch.export.save(program, path)
@@ -111,8 +114,8 @@ def _leave_out_unused(program: ExportedProgram) -> None:
             )
 
 
-class TorchEngine:
-    """Runs the exported programs."""
+class TorchProgram:
+    """Runs the exported programs. `never` are the ids that a text never contains, such as BOS."""
 
     def __init__(self, folder: Path, model: Model, layout: Layout, never: Sequence[int]):
         load = torch.export.load
@@ -125,15 +128,15 @@ class TorchEngine:
 
     @torch.no_grad()
     def greedy(self, rows: list[list[int]], limit: int) -> list[list[int]]:
-        """Their greedy outputs, without EOS; rows are sources without EOS, or prompts without BOS."""
-        return [self._one(row, limit) for row in rows]
+        """The greedy output for each row, without EOS. A row is a source without EOS, or a prompt without BOS."""
+        return [self._greedy_output(row, limit) for row in rows]
 
     @torch.no_grad()
     def log_probs(self, rows: list[list[int]], outputs: list[list[int]]) -> list[list[float]]:
         """The log-probability of each token of each output, and of EOS after it."""
-        return [self._scored(row, output) for row, output in zip(rows, outputs, strict=True)]
+        return [self._log_probs_of(row, output) for row, output in zip(rows, outputs, strict=True)]
 
-    def _one(self, row: list[int], limit: int) -> list[int]:
+    def _greedy_output(self, row: list[int], limit: int) -> list[int]:
         ids, real, kept = self._begin(row)
         output, past = list[int](), self.empty
         while len(output) < limit:
@@ -146,7 +149,7 @@ class TorchEngine:
             ids = torch.tensor([[word]])
         return output
 
-    def _scored(self, row: list[int], output: list[int]) -> list[float]:
+    def _log_probs_of(self, row: list[int], output: list[int]) -> list[float]:
         ids, real, kept = self._begin(row)
         found, past = list[float](), self.empty
         for word in (*output, EOS):
@@ -164,7 +167,7 @@ class TorchEngine:
 
 
 def empty_past(model: Model, layout: Layout) -> list[Tensor]:
-    """The past at the beginning of a sentence: growing states without a token, carried states of zero."""
+    """The past before the first token: growing states have no token yet, carried states are zero."""
     memory = encode(model, torch.full((1, 2), BOS)) if model.reads_source else None
     with torch.no_grad():
         _, cache = read(model, torch.full((1, 1), BOS), memory)

@@ -1,4 +1,4 @@
-"""A decoder alone: continues a text.
+"""The decoder-only model: a decoder without an encoder, trained as a language model.
 
 Letters: B rows, L length, D model width.
 """
@@ -20,20 +20,20 @@ from sixfold.spec.spec import Spec
 
 
 class DecoderOnly(Model):
-    """A language model: continues a text."""
+    """A decoder without an encoder, which predicts each word from the words before it."""
 
     kind = "decoder_only"
     reads_source, writes_text = False, True
-    stacks = ("decoder",)
+    stacks = ("decoder",)  # its sizes are decoder_layers and the target vocabulary; its place is "only"
 
     def __init__(self, spec: Spec):
         super().__init__(spec)
         self.place = Place("only", layers=spec.sizes.decoder_layers, causal=True)
-        self._own(one_vocabulary(spec))
+        self._register_tables(one_vocabulary(spec))
         self.input = spec.input(spec, self.place)
         self.stack = spec.stack(spec, self.place)
         self.head = spec.head(spec, self.place)
-        self._complete(spec)
+        self._draw_weights(spec)
 
     def decode(
         self,
@@ -45,10 +45,10 @@ class DecoderOnly(Model):
         tap: Tap | None = None,
         gates: Gates | None = None,
     ) -> Tensor:
-        """Ids (B, L) → states (B, L, D), each of which predicts the next word through `log_probs`.
+        """Ids (B, L) → states (B, L, D). `log_probs(states)` are the log-probabilities of each next word.
 
-        Rows of different length may be padded on either side. With `cache=Cache(rows=B)`, the ids continue each row of
-        the cache.
+        Rows of different length may be padded on either side. With `cache=Cache(rows=B)`, the ids continue the rows
+        of the cache.
         """
         return self._decode(ids, real, cache=cache, features=features, tap=tap, gates=gates)
 

@@ -30,14 +30,14 @@ class EncoderDecoder(Model):
     def __init__(self, spec: Spec):
         super().__init__(spec)
         self.places = encoder, decoder = spec.place("encoder"), spec.place("decoder")
-        self._own(spec.tables(spec)._asdict())
+        self._register_tables(spec.tables(spec)._asdict())
         self.encoder_input = spec.input(spec, encoder)
         self.encoder = spec.stack(spec, encoder)
         self.bridge = spec.bridge(spec, decoder)
         self.decoder_input = spec.input(spec, decoder)
         self.decoder = spec.decoder_stack(spec, decoder)
         self.head = spec.head(spec, decoder)
-        self._complete(spec)
+        self._draw_weights(spec)
 
     def encode(
         self,
@@ -48,7 +48,7 @@ class EncoderDecoder(Model):
         tap: Tap | None = None,
         gates: Gates | None = None,
     ) -> Memory:
-        """Ids (S, n) → the memory that `decode` reads. `real` marks what is not padding; by default all but PAD."""
+        """Ids (S, n) → the memory that `decode` reads. `real` is False at padding; by default at PAD."""
         return self._encode(source, real, features=features, tap=tap, gates=gates)
 
     def decode(

@@ -31,7 +31,7 @@ class EncoderOnly(Model):
         super().__init__(spec)
         self.place = Place("only", layers=spec.sizes.encoder_layers, causal=False)
         roles = one_vocabulary(spec)
-        self._own(roles if not spec.sizes.classes else {"target": roles["target"]})
+        self._register_tables(roles if not spec.sizes.classes else {"target": roles["target"]})
         self.input = spec.input(spec, self.place)
         self.stack = spec.stack(spec, self.place)
         if spec.sizes.classes:
@@ -39,7 +39,7 @@ class EncoderOnly(Model):
             self.classifier = linear(spec.sizes.d_model, spec.sizes.classes)
         else:
             self.head = spec.head(spec, self.place)
-        self._complete(spec)
+        self._draw_weights(spec)
 
     def encode(
         self,

@@ -75,7 +75,7 @@ class Model(nn.Module):
         self.sizes = spec.sizes
         self._init, self._groups, self._after_step = spec.init, spec.groups, spec.after_step
 
-    def _own(self, roles: Mapping[str, nn.Module]) -> None:
+    def _register_tables(self, roles: Mapping[str, nn.Module]) -> None:
         """Register each table once, however many roles it has."""
         self.tables = nn.ModuleList(dict.fromkeys(roles.values()))
         self._table = dict(roles)  # not registered: a module must not be listed twice
@@ -85,8 +85,8 @@ class Model(nn.Module):
         """The table that serves each role: "source", "target", "output"; one may serve several."""
         return self._table
 
-    def _complete(self, spec: Spec) -> None:
-        """Draw the weights and collect what parts declare, once all parts exist."""
+    def _draw_weights(self, spec: Spec) -> None:
+        """The last step of a constructor: draw the weights, and collect the declarations of all parts."""
         begin_weights(self, partial(self._init, self, spec))
         self.limits: dict[str, int] = {}  # stack → its largest number of positions, if a part sets a limit
         self.attentions: dict[str, int] = {}  # "decoder.3.cross" → number of heads, which gates can scale

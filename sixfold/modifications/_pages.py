@@ -1,6 +1,7 @@
-"""A page for each modification and baseline, from its docstring: for the terminal, and as Markdown for the docs.
+"""Makes a page for each modification and baseline from its docstring, in Markdown: for `sixfold list NAME` and docs/.
 
-`python -m sixfold.modifications._pages docs` (`make docs`) writes them all, and the index of `list`.
+`python -m sixfold.modifications._pages docs` (`make docs`) writes all pages, and _index.json, which `sixfold list`
+reads.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ def page(m: Modification) -> str:
     facts = [f"Slots: {', '.join(m.slots)}."]
     if m.paper:
         facts.append(f"Paper: arXiv {m.paper}.")
-    options = [f"- `{name}` = {_plain(o.default)} ({o.annotation})" for name, o in m.options.items()]
+    options = [f"- `{name}` = {_option_text(o.default)} ({o.annotation})" for name, o in m.options.items()]
     lines = [f"# {m.name}", "", m.page, "", " ".join(facts)]
     return "\n".join([*lines, "", "Options:", "", *options] if options else lines) + "\n"
 
 
-def _plain(default: object) -> str:
+def _option_text(default: object) -> str:
     return str(default).lower() if default is None or isinstance(default, bool) else str(default)
 
 
@@ -31,30 +32,31 @@ def index(group: str, modifications: list[Modification]) -> str:
     rows = [
         f"| [{m.name}]({m.name}.md) | {', '.join(m.slots)} | {m.summary} | {m.paper or ''} |" for m in modifications
     ]
-    study = 'On these pages, "the study" is Narang et al. (2021), arXiv 2102.11972; papers are arXiv numbers.'
+    study = "Papers are arXiv numbers. Narang et al. (2021), who compared many of these modifications, is 2102.11972."
     table = ["| name | slots | what it does | paper |", "|---|---|---|---|"]
     head = [f"# {group.capitalize()}", "", *([study, ""] if group == "modifications" else []), *table]
     return "\n".join([*head, *rows]) + "\n"
 
 
 def pages() -> dict[str, str]:
-    """Path → text, for the documentation: a folder for each group."""
+    """Path → text of all pages of the documentation; each group has a folder."""
     groups = {group: [m for m in _own() if m.group == group] for group in GROUPS}
     indices = {f"{group}/README.md": index(group, known) for group, known in groups.items()}
     return indices | {f"{group}/{m.name}.md": page(m) for group, known in groups.items() for m in known}
 
 
 def _own() -> list[Modification]:
+    """sixfold's own modifications, without those of imported files."""
     return [m for m in all_modifications().values() if m.own]
 
 
 def entry(m: Modification) -> Entry:
     """The index entry of a modification."""
-    options = {name: _json(option.default) for name, option in m.options.items()}
+    options = {name: _as_json(option.default) for name, option in m.options.items()}
     return Entry(m.name, m.group, list(m.slots), m.summary, m.paper, options, page(m))
 
 
-def _json(default: object) -> object:
+def _as_json(default: object) -> object:
     return list(default) if isinstance(default, tuple) else default
 
 

@@ -15,13 +15,13 @@ from sixfold.spec.spec import Spec
 
 @modification("1606.08415", adds=lambda sizes, form="erf": 0)
 def gelu(spec: Spec, *, form: Literal["erf", "tanh"] = "erf") -> Spec:
-    """GELU in the feed-forward: each number times the probability that a normal variable is below it.
+    """GELU in the feed-forward: h times the probability that a standard normal variable is below h.
 
         φ(h) = h Φ(h) = ½ h (1 + erf(h / √2))
         form = tanh:    ½ h (1 + tanh(√(2/π) (h + 0.044715 h³)))
 
-    The second form is an approximation (the study and T5 use it), off by up to 5e-4: weights trained with
-    one form do not give the same outputs with the other. Parameters: none.
+    The form `tanh`, which T5 and Narang et al. (2021) use, is an approximation with an error of up to 5e-4, so
+    weights trained with one form give other outputs with the other form. Parameters: none.
     """
     return replace(spec, activation=partial(F.gelu, approximate="none" if form == "erf" else form))
 
@@ -54,7 +54,7 @@ def selu(spec: Spec) -> Spec:
 
         φ(h) = λ h  where h > 0,  else  λ α (eʰ − 1);   λ = 1.0507009874,  α = 1.6732632423
 
-    In the paper it makes norms unnecessary. Here, as in the study, it only replaces relu: norms,
+    In the paper it makes norms unnecessary. Here, as in Narang et al. (2021), it only replaces relu: norms,
     initialisation and dropout are unchanged. Parameters: none.
     """
     return replace(spec, activation=F.selu)
@@ -79,5 +79,5 @@ def softplus(spec: Spec) -> Spec:
 
     Parameters: none.
     """
-    # Above the threshold PyTorch returns h itself; with its default of 20, the difference shows in float64.
+    # Above the threshold, PyTorch returns h. Its default of 20 would give a visible error in float64.
     return replace(spec, activation=partial(F.softplus, threshold=40))

@@ -16,7 +16,7 @@ from sixfold.spec.spec import Spec
 
 
 def edges_of(words: int, cutoffs: tuple[int, ...], sentinels: int = 0) -> list[int]:
-    """The first id of each cluster, and the end of the last: 0, …, words. By default in the study's proportions."""
+    """The first id of each cluster, and the end of the last: 0, …, words. The default is that of Narang et al."""
     first = max(1, round(words * 2500 / 32128))
     inner = cutoffs or (first, max(first + 1, round(words * 8500 / 32128)))
     edges = [0, *inner, *([words - sentinels] if sentinels else []), words]
@@ -81,15 +81,16 @@ def added(
 def adaptive_input(spec: Spec, *, cutoffs: tuple[int, ...] = (), factors: tuple[int, ...] = (1, 3, 12)) -> Spec:
     """Frequent words have wide vectors, rare ones narrow vectors and a matrix up to d_model.
 
-        ids     0 ───── 2500 ──────── 8500 ───────────────────── 32128        the study's, for d_model 768
+        ids     0 ───── 2500 ──────── 8500 ───────────────────── 32128        for d_model 768
         width      768         256                 64
         matrix    none      256 × 768           64 × 768
 
         x_t = √D · A_c[id − start_c] B_c        logits = [x A_0ᵀ ; (x B_1ᵀ) A_1ᵀ ; (x B_2ᵀ) A_2ᵀ]
 
-    Ids must be sorted by frequency. The softmax is the ordinary one, over all logits. `cutoffs` are the first
-    ids of the second cluster and those after it, by default in the study's proportions; cluster c has
-    d_model / factors[c] columns, but at least 8. The paper has factors=1/4/16 and a matrix for the first cluster too.
+    Ids must be sorted by frequency. The softmax is the ordinary one, over all logits. `cutoffs` are the first ids
+    of the second cluster and of those after it. By default they divide the vocabulary in the proportions above,
+    those of Narang et al. (2021). Cluster c has d_model / factors[c] columns, but at least 8. The paper has
+    factors=1/4/16 and a matrix for the first cluster too.
     Parameters: (words + d_model) · width for each cluster, words · d_model if its width is d_model.
     """
     check("adaptive_input", cutoffs, factors)

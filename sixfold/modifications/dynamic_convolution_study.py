@@ -40,7 +40,8 @@ def dynamic_convolution_study(spec: Spec) -> Spec:
         y_tc = Σ_j softmax_j(u_t W^Q_c + b_c) · u_(t+j−j₀),c + bias_c
         output = (y V + v) W_O + o
 
-    Taps have no dropout. The matrices are 13·d², for which the study cut the feed-forward width from 3072 to 512.
+    Taps have no dropout. The matrices have 13·d² weights; to make up for them, Narang et al. cut the feed-forward
+    width from 3072 to 512.
     Parameters: 13·d² + 14·d for each self-attention's 4·d·heads·d_head.
     """
     return replace(spec, attention=StudyDynamicConvolution)

@@ -20,9 +20,9 @@ from sixfold.transformer import EncoderLayer, Residual, merge_heads, run, split_
 
 
 class FunnelStack(ModelPart):
-    """Blocks of layers; the first layer of each block but the first replaces `pool` neighbours by their mean."""
+    """Blocks of layers. From the second block on, a block's first layer replaces `pool` neighbours by their mean."""
 
-    keeps_length = False  # its states have different lengths and can't be added
+    keeps_length = False  # so other parts can't add states of different layers, whose lengths differ
 
     def __init__(self, spec: Spec, place: Place, blocks: int, pool: int, narrowing: type[NarrowingLayer]):
         super().__init__()
@@ -62,77 +62,86 @@ class NarrowingLayer(EncoderLayer):
 
 
 class PooledQueries(NarrowingLayer):
-    """Queries are the means of neighbours, keys and values all tokens; then feed-forward on the shorter sequence."""
+    """The queries of its attention are means of neighbours, keys and values are all tokens. Its output is shorter."""
 
     def __init__(self, spec: Spec, place: Place, pool: int):
         super().__init__(spec, place, pool)
-        self.asked = form_of(self.attention)
-        if not isinstance(self.asked, AttentionForm):
+        self.form_of_attention = form_of(self.attention)
+        if not isinstance(self.form_of_attention, AttentionForm):
             raise ValueError("funnel pools the queries of plain attention; with another attention use funnel_study")
         if not isinstance(self.around_attention, Residual):
             name = type(self.around_attention).__name__
-            raise ValueError(f"funnel calls `before` of a residual: derive {name} from sixfold.transformer.Residual")
+            raise ValueError(
+                f"funnel needs the method `before` of the residual, which {name} may lack: derive {name} from "
+                f"sixfold.transformer.Residual"
+            )
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
-        after, means = shortened(call, x, self.pool), mean_of_neighbours(x, call, self.pool)
-        asking = partial(ask, self.asked, self.attention.place, self.around_attention.before(x), call, self.pool)
-        return self.around_feed_forward(self.around_attention(means, asking, after), self.feed_forward, after)
+        short_call, means = shortened(call, x, self.pool), mean_of_neighbours(x, call, self.pool)
+        all_tokens = self.around_attention.before(x)
+        attention = partial(
+            attend_from_means, self.form_of_attention, self.attention.place, all_tokens, call, self.pool
+        )
+        means = self.around_attention(means, attention, short_call)
+        return self.around_feed_forward(means, self.feed_forward, short_call)
 
 
-def ask(attention: Any, place: Place, all_tokens: Tensor, call: Call, pool: int, means: Tensor, after: Call) -> Tensor:
-    """Attention, by its form, with queries from the means, and keys and values from all tokens."""
+def attend_from_means(
+    attention: Any, place: Place, all_tokens: Tensor, call: Call, pool: int, means: Tensor, short_call: Call
+) -> Tensor:
+    """Attention with queries from the means, and keys and values from all tokens. `attention` is its form."""
     inner = attention.qkv.weight.shape[0] // 3
     (q,) = split_heads(F.linear(means, attention.qkv.weight[:inner]), attention.heads, 1)
     k, v = split_heads(F.linear(all_tokens, attention.qkv.weight[inner:]), attention.heads, 2)
-    among_tokens = replace(call, positions=after.positions * pool)  # a mean has the position of its first token
+    query_call = replace(call, positions=short_call.positions * pool)  # a mean has the position of its first token
     if call.positioner is not None:
-        among_tokens = replace(among_tokens, position=call.positioner.prepare(means, among_tokens))
-    q, k = attention.position.rotate(q, among_tokens), attention.position.rotate(k, call)
-    return attention.output(merge_heads(weigh(place, among_tokens, q, k, v, call.sight, attention.position)))
+        query_call = replace(query_call, position=call.positioner.prepare(means, query_call))
+    q, k = attention.position.rotate(q, query_call), attention.position.rotate(k, call)
+    return attention.output(merge_heads(weigh(place, query_call, q, k, v, call.sight, attention.position)))
 
 
-def means_of(x: Tensor, call: Call, pool: int) -> int:
+def shortened_length(x: Tensor, call: Call, pool: int) -> int:
     """The length of the shortened sequence: ⌈L / pool⌉, plus one position of padding if padding is marked.
 
-    (torch.export specialises on a length of one; the extra position makes it at least two.)
+    (torch.export would specialise the program on a length of one; with the extra position, there are at least two.)
     """
     return (x.shape[1] + pool - 1) // pool + (call.real is not None)
 
 
 def shortened(call: Call, x: Tensor, pool: int) -> Call:
     """The call for the sequence of ⌈L / pool⌉ means, with positions from 0."""
-    positions = torch.arange(means_of(x, call, pool), device=x.device)[None]
+    positions = torch.arange(shortened_length(x, call, pool), device=x.device)[None]
     real = None if call.real is None else positions * pool < call.real.sum(1, keepdim=True)
-    return call.over(x.new_zeros(x.shape[0], positions.shape[1], x.shape[2]), real, positions)
+    return call.for_sequence(x.new_zeros(x.shape[0], positions.shape[1], x.shape[2]), real, positions)
 
 
 def mean_of_neighbours(x: Tensor, call: Call, pool: int) -> Tensor:
-    """(B, L, D) → (B, ⌈L / pool⌉, D). Neighbours are determined by position, so padding on either side changes none.
+    """(B, L, D) → (B, ⌈L / pool⌉, D). Neighbours are found by their positions, so padding on either side is ignored.
 
     ┌─┐ ┌─┐              ┌─┐ ┌─┐
     0 1 2 3 4 · ·    · · 0 1 2 3 4
     """
-    length, mean_BL = means_of(x, call, pool), call.positions // pool
+    length, index_BL = shortened_length(x, call, pool), call.positions // pool  # the mean to which each token belongs
     tokens_B1: Tensor | int = x.shape[1] if call.real is None else call.real.sum(1, keepdim=True)
     if call.real is not None:
-        mean_BL = torch.where(call.real, mean_BL, length)  # one too many, for padding
-    sums = x.new_zeros(x.shape[0], length + 1, x.shape[2]).scatter_add(1, mean_BL[..., None].expand_as(x), x)[:, :-1]
+        index_BL = torch.where(call.real, index_BL, length)  # padding goes to an extra sum, which is dropped
+    sums = x.new_zeros(x.shape[0], length + 1, x.shape[2]).scatter_add(1, index_BL[..., None].expand_as(x), x)[:, :-1]
     members = (tokens_B1 - torch.arange(length, device=x.device)[None] * pool).clamp(1, pool)  # (B or 1, ⌈L / pool⌉)
     return sums / members[..., None]
 
 
 @modification("2006.03236", adds=lambda sizes, **_: 0, most={"blocks": 1_000, "pool": 1_000_000})
 def funnel(spec: Spec, *, blocks: int = 3, pool: int = 2) -> Spec:
-    """The encoder shortens its sequence: between blocks, every two neighbours become their mean.
+    """The encoder shortens its sequence: between blocks, every `pool` neighbours are replaced by their mean.
 
         block 1   ■ ■ ■ ■ ■ ■ ■ ■        attention, feed-forward, in every layer
         block 2   ■ ■ ■ ■ ■ ■ ■ ■        keys and values of its first attention
                    ■   ■   ■   ■         its queries, and everything from there on
         block 3      ■       ■           in the same way
 
-    Padding enters no mean, and the decoder reads the short memory. Positions count from 0 again after each
-    pooling. The paper also excludes a [CLS] token from pooling and, for tasks with an output per word, repeats
-    the short states. Both are left out here, so an encoder alone must classify. Parameters: none.
+    Padding is left out of the means. The decoder reads the shortened sequence. After each pooling, positions
+    count from 0 again. The paper also excludes a [CLS] token from pooling and, for tasks with an output per
+    word, repeats the short states. Both are left out here, so an encoder alone must classify. Parameters: none.
     """
     return with_stack("funnel", spec, blocks, pool, PooledQueries)
 

@@ -90,9 +90,9 @@ def product_keys(
 
     The best pairs consist of the best halves: of each half the `nearest` sub-keys are taken, and of their nearest²
     sums the `nearest` are kept. Each head has its own sub-keys; all read the same values, and their results
-    are added. The paper normalises queries over the batch; here a layer norm on each half does, as in the study,
-    so that no text depends on others. The memory is in the layer before the last, or in `layer` (counted from
-    0). Values get no weight decay; the paper trains them with a constant rate of 1e-3.
+    are added. The paper normalises queries over the batch. Here, as in Narang et al. (2021), a layer norm on
+    each half does, so that no text depends on others. The memory is in the layer before the last, or in `layer`
+    (counted from 0). Values get no weight decay; the paper trains them with a constant rate of 1e-3.
     Parameters: keys² · d_model + heads · d_key · (d_model + 1 + keys) + d_key instead of those of a
     feed-forward network.
     """

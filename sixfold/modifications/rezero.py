@@ -47,7 +47,7 @@ def rezero(spec: Spec) -> Spec:
     first step only the decoder's α have a gradient, at the second also its weights and the encoder's α, then
     all. If one table serves as the decoder's input and as the softmax, the identity predicts the word just
     read: its logit is √D, and with a large D the first loss is nearer to √D than to ln V.
-    As in the study, each sub-layer has its own α (the authors' code has one for a layer).
+    As in Narang et al. (2021), each sub-layer has its own α (the authors' code has one for a layer).
     Parameters: 1 for each sub-layer; no norms.
     """
     return replace(spec, residual=ReZero, final=no_norm)

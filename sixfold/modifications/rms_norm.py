@@ -70,7 +70,8 @@ def rms_norm(spec: Spec, *, fraction: float = 1.0) -> Spec:
         y = g ⊙ x / √(1/k Σ_{i ≤ k} x_i² + ε),   k = ⌈fraction · D⌉,   ε = 1e-6
 
     On vectors whose mean is 0 this is layer norm without its bias. A `fraction` under 1 estimates the root
-    mean square from the first channels only (the paper's pRMSNorm; the study ran 0.0675, 52 channels of 768).
+    mean square from the first channels only: the paper's pRMSNorm. Narang et al. (2021) used 0.0675, 52 channels
+    of 768.
     Parameters: d_model fewer for each norm.
     """
     if not 0 < fraction <= 1:

@@ -84,8 +84,8 @@ def switch(
     router's input is multiplied by noise from 1 − jitter to 1 + jitter, and of a group of S <= `group` tokens an
     expert takes the first ⌊S · capacity / experts⌋, 4 at least; tokens over capacity skip the layer. To keep
     the load even, balance · E · Σ_e m_e P_e is added to the loss, with m_e the share of tokens that choose e,
-    over capacity or not, and P_e the mean of p_e. `decoder_capacity` is `capacity` unless given; the study's decoder
-    had 1.25, by mistake.
+    over capacity or not, and P_e the mean of p_e. `decoder_capacity` is `capacity` unless given; the decoder of
+    Narang et al. (2021) had 1.25, by mistake.
     In training this leaks information: whether a token is within capacity depends on the tokens before it in the
     batch, those of other texts included, and on the number of tokens; but not on which words come later. Outside
     of training there is no noise, no capacity and no balance loss, and no text depends on others.

@@ -1,8 +1,8 @@
-"""Counts the rows of the modification study, beside the published numbers.
+"""Counts parameters and operations of the models in the study of Narang et al. (2021), beside the published numbers.
 
-The study's Ops column is the multiply-accumulates of one forward pass of a batch, as its library executed them. Ours
-differ where the library used matrix products for operations that are look-ups here, and in a few cases the reverse.
-Each such difference is one term below, computed from the model's parts.
+The study's column "Ops" has the multiply-accumulates of one forward pass of a batch, as the study's library executed
+them. For a few parts the library executed other operations than this package. Each such difference is one term below:
+a function of the model that returns the study's operations minus ours, for one sentence of the batch.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from sixfold.transformer import TokenEmbedding
 
 
 def look_ups(model: Model) -> int:
-    """The study computed an embedding as the product of a one-hot vector and the table."""
+    """The study computed an embedding as the product of a one-hot vector and the table; here it is a look-up."""
 
-    def numbers(table: nn.Module) -> int:
+    def weights(table: nn.Module) -> int:
         return sum(m.weight.numel() for m in table.modules() if isinstance(m, TokenEmbedding | Factors))
 
-    return SOURCE_LENGTH * numbers(model.roles["source"]) + TARGET_LENGTH * numbers(model.roles["target"])
+    return SOURCE_LENGTH * weights(model.roles["source"]) + TARGET_LENGTH * weights(model.roles["target"])
 
 
 def dispatch(model: Model) -> int:
     """The study moved tokens to the slots of experts, and results back, by products with one-hot matrices."""
-    return sum(2 * length * _slots(part) * part.experts.inner.shape[1] for _, part, length in _experts(model))
+    return sum(2 * length * _slots_of_group(part) * part.experts.inner.shape[1] for _, part, length in _experts(model))
 
 
 def slots(model: Model) -> int:
-    """The study's experts computed all their slots, full or empty; here they compute the visits of tokens only."""
+    """The study computed all slots of its experts, full or empty. Here an expert computes only the tokens it gets."""
     total = 0
     for _, part, length in _experts(model):
-        visits = 1 if isinstance(part, Switch) else 2
+        visits = 1 if isinstance(part, Switch) else 2  # experts that compute each token
         in_one_expert = part.experts.inner[0].numel() + part.experts.outer[0].numel()
-        total += length * (_slots(part) - visits * part.plan.group) * in_one_expert // part.plan.group
+        total += length * (_slots_of_group(part) - visits * part.plan.group) * in_one_expert // part.plan.group
     return total
 
 
@@ -63,12 +63,12 @@ def tails(model: Model) -> int:
 
 
 def convolutions(model: Model) -> int:
-    """The study did not count convolutions across channels."""
+    """The study did not count convolutions that mix channels; here they are counted."""
     return -sum(length * part.weight.numel() for _, part, length in _parts(model, Convolution))
 
 
 def branches(model: Model) -> int:
-    """The study applied a shared feed-forward network to each branch; here its second product takes their sum."""
+    """The study applied the second matrix of a shared feed-forward to each branch; here, once to the branches' sum."""
     return sum(
         length * (len(part.kappa) // len(part.outer) - 1) * part.outer.numel()
         for _, part, length in _parts(model, Branches)
@@ -76,7 +76,7 @@ def branches(model: Model) -> int:
 
 
 def columns(model: Model) -> int:
-    """The study's dense Synthesizer scored all positions of its table, not only those of the text."""
+    """The study's dense Synthesizer computed scores for all key positions of its table, not only those of the text."""
     heads = model.sizes.heads
     return sum(
         length * heads * (part.outer.shape[1] - length) * part.outer.shape[2]
@@ -85,7 +85,7 @@ def columns(model: Model) -> int:
 
 
 def gather(model: Model) -> int:
-    """The study read the values of a memory by products with one-hot vectors as long as the memory."""
+    """The study read the values of product keys by products with one-hot vectors; here they are looked up."""
     return sum(length * p.lookups * p.nearest * p.values.numel() for _, p, length in _parts(model, ProductKeys))
 
 
@@ -103,20 +103,20 @@ def _experts(model: Model) -> Iterator[tuple[str, Any, int]]:
     return _parts(model, (MixtureOfExperts, Switch))
 
 
-def _slots(part: Any) -> int:
+def _slots_of_group(part: Any) -> int:
     """The slots of all experts together, for one group of tokens."""
     return part.plan.experts * int(part.plan.group * part.plan.capacity / part.plan.experts)
 
 
 @dataclass(frozen=True)
 class Counted:
-    """One row: our counts and the published ones. Operations are those of a whole batch."""
+    """One row: our counts and the published ones. Operations are those of a batch."""
 
     name: str
     parameters: int
     published_parameters: int
     operations: int
-    operations_study: int
+    operations_study: int  # our count plus the terms: the operations as the study counted them
     published_operations: int
     terms: dict[str, int]
 

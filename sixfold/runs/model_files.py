@@ -60,9 +60,9 @@ def save(model: Model, directory: str | Path, *, overwrite: bool = False) -> Non
     tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
     description = describe(model)
     text, belongs = json.dumps(description, indent=2) + "\n", {"sixfold": _fingerprint(description)}
-    with StagedFiles(directory) as aside:
-        aside.write(WEIGHTS, lambda path: save_tensors(tensors, path, belongs))
-        aside.write(DESCRIPTION, lambda path: path.write_text(text, encoding="utf-8"))
+    with StagedFiles(directory) as staging:
+        staging.write(WEIGHTS, lambda path: save_tensors(tensors, path, belongs))
+        staging.write(DESCRIPTION, lambda path: path.write_text(text, encoding="utf-8"))
 
 
 def _fingerprint(description: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ How a file is recognised as old:
     model.json     its `format` is sixfold-model-1
     config.yaml    run.json beside it has no `format`; without a run.json, model.json beside it is old
 
-(Not by model.json alone: resuming an old run rewrites model.json, but not config.yaml.)
+(A new model.json beside config.yaml proves nothing: resuming an old run rewrites model.json, but not config.yaml.)
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from sixfold.disk.reading import read_json
 MODEL_1, MODEL_2 = "sixfold-model-1", "sixfold-model-2"
 RUN_2 = "sixfold-run-2"  # of run.json and config.yaml; older ones name no format
 
-# Modifications that had the option `study`. NAME with study=true is now NAME_study, without these options: it ignored
-# them.
-_STUDIED: dict[str, tuple[str, ...]] = {
+# Modifications that had the option `study`. NAME:study=true is now NAME_study, which lacks the options listed here:
+# with study=true they had no effect.
+_HAD_STUDY: dict[str, tuple[str, ...]] = {
     "dynamic_convolution": ("widths", "shared"),
     "evolved": (),
     "fixup": (),
@@ -63,13 +63,13 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def modification(entry: Any) -> Any:
-    """Translate an entry of an old list of modifications: "funnel:study=true", or {"funnel": {"study": true}}."""
+    """Today's form of an entry in an old list of modifications: "funnel:study=true", or {"funnel": {"study": true}}."""
     name, options = _split(entry)
-    if name not in _STUDIED or "study" not in options:
+    if name not in _HAD_STUDY or "study" not in options:
         return entry
     if str(options.pop("study")).lower() != "true":
         return {name: options}
-    return {f"{name}_study": {key: value for key, value in options.items() if key not in _STUDIED[name]}}
+    return {f"{name}_study": {key: value for key, value in options.items() if key not in _HAD_STUDY[name]}}
 
 
 def renamed(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def renamed(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _split(entry: Any) -> tuple[str, dict[str, Any]]:
-    """Name and options; of an invalid entry none: the registry refuses it later."""
+    """The name and the options of an entry. For an invalid entry, the name is ""; the registry will refuse it."""
     if isinstance(entry, str):
         name, _, text = entry.partition(":")
         pairs = [pair.partition("=") for pair in text.split(",")]

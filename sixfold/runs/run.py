@@ -192,7 +192,7 @@ class Run:
         return self.directory / f"{STAGED}gone"
 
     def remove(self) -> None:
-        """Remove what is left of a start that failed. The caller must hold the lock."""
+        """Remove the files of a start that failed. The caller must hold the lock."""
         (self.directory / LOCK).unlink(missing_ok=True)
         if not any(self.directory.iterdir()):
             self.directory.rmdir()

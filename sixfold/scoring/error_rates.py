@@ -1,8 +1,8 @@
 """Error rates: the number of edits that turn a hypothesis into its reference, in per cent.
 
-Of several references, the nearest counts. Each rate is a ratio of two sums over the texts. The statistics of a text are
-its summands, so that any resample of the texts can be scored without reading them again (see
-`sixfold.scoring.significance`).
+If a text has several references, the nearest one is used. Each rate is a ratio of two sums over the texts. Functions
+such as `word_errors` return the two summands of each text. From these, `sixfold.scoring.significance` computes the
+score of any resample of the texts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 Hypotheses = Sequence[str]
 References = Sequence[Sequence[str]]  # for each hypothesis, all its references
 Items = Sequence[Hashable]
-PerText = Sequence[float]  # the summands of one text, or of several together, in a metric's sums
+PerText = Sequence[float]  # one text's summands in the sums of a metric; or the sums over several texts
 
 
 def check(hypotheses: Hypotheses, references: References) -> None:
@@ -24,10 +24,10 @@ def check(hypotheses: Hypotheses, references: References) -> None:
         raise ValueError(f"{len(hypotheses)} hypotheses, but references for {len(references)}")
     if not hypotheses:
         raise ValueError("there is nothing to score: no hypotheses")
-    for number, several in enumerate(references, 1):
-        if isinstance(several, str):
+    for number, own in enumerate(references, 1):
+        if isinstance(own, str):
             raise ValueError(f"references of hypothesis {number} must be a list or tuple of texts, got one text")
-        if not several:
+        if not own:
             raise ValueError(f"hypothesis {number} has no reference")
 
 
@@ -42,9 +42,9 @@ def edit_distance(left: Items, right: Items) -> int:
 
         d(i, j) = min(d(i−1, j) + 1,  d(i, j−1) + 1,  d(i−1, j−1) + [left_i ≠ right_j])
 
-    Neighbours in d differ by −1, 0 or 1. So a column d(·, j) is stored in two large integers with one bit for each i:
-    does d rise from i−1 to i, does it fall? The next column follows by a dozen operations on them (Myers 1999, in the
-    form of Hyyrö 2003).
+    Neighbours in d differ by −1, 0 or 1. So a column d(·, j) is stored in two large integers: bit i of `up` is set if d
+    rises from i−1 to i, bit i of `down` if it falls. A dozen operations on the two integers compute the next column
+    (Myers 1999, in the form of Hyyrö 2003).
     """
     if not left:
         return len(right)
@@ -96,12 +96,12 @@ def symbol_error_rate(hypotheses: Hypotheses, references: References) -> dict[st
 
 
 def exact_match(hypotheses: Hypotheses, references: References) -> dict[str, float]:
-    """The share of hypotheses that are equal to one of their references."""
+    """The share of hypotheses, in per cent, that are equal to one of their references."""
     return {"exact_match": per_cent(matches(hypotheses, references))}
 
 
 def pronunciation(hypotheses: Hypotheses, references: References) -> dict[str, float]:
-    """The share of words whose phones match no reference; the same with stress; and the phone error rate.
+    """Three rates: words whose phones match no reference, words whose phones or stress match none, and wrong phones.
 
     A pronunciation is phones separated by spaces. Stress is the digit at the end of a vowel: AH0, IY1. The phone error
     rate ignores stress and compares with the nearest reference.
@@ -114,23 +114,23 @@ def pronunciation(hypotheses: Hypotheses, references: References) -> dict[str, f
 
 
 def word_errors(hypotheses: Hypotheses, references: References) -> list[PerText]:
-    """Of each text: edits of words, words of the nearest reference."""
+    """For each text: the number of word edits, and the number of words of the nearest reference."""
     return _errors(hypotheses, references, str.split)
 
 
 def symbol_errors(hypotheses: Hypotheses, references: References) -> list[PerText]:
-    """Of each text: edits of characters, characters of the nearest reference."""
+    """For each text: the number of character edits, and the number of characters of the nearest reference."""
     return _errors(hypotheses, references, tuple)
 
 
 def matches(hypotheses: Hypotheses, references: References) -> list[PerText]:
-    """Of each text: 1 if it equals a reference, else 0; and 1."""
+    """For each text: whether it equals a reference (1 or 0), and the number of texts, 1."""
     check(hypotheses, references)
-    return [(hypothesis in several, 1) for hypothesis, several in zip(hypotheses, references, strict=True)]
+    return [(hypothesis in own, 1) for hypothesis, own in zip(hypotheses, references, strict=True)]
 
 
 def mispronounced(hypotheses: Hypotheses, references: References) -> list[PerText]:
-    """Of each word: 1 if its phones match no reference, else 0; and 1."""
+    """For each word: whether its phones match no reference (1 or 0), and the number of words, 1."""
     return _wrong(hypotheses, references, without_stress)
 
 
@@ -146,15 +146,15 @@ def without_stress(text: str) -> tuple[str, ...]:
 def _wrong(hypotheses: Hypotheses, references: References, split: Callable[[str], Items]) -> list[PerText]:
     check(hypotheses, references)
     pairs = zip(hypotheses, references, strict=True)
-    return [(split(hypothesis) not in map(split, several), 1) for hypothesis, several in pairs]
+    return [(split(hypothesis) not in map(split, own), 1) for hypothesis, own in pairs]
 
 
 def _errors(hypotheses: Hypotheses, references: References, split: Callable[[str], Items]) -> list[PerText]:
-    """Of each text: edits and items of the nearest reference; of equally near ones, the first."""
+    """For each text: the number of edits, and the number of items of the nearest reference (the first, if tied)."""
     check(hypotheses, references)
     rows: list[PerText] = []
-    for hypothesis, several in zip(hypotheses, references, strict=True):
+    for hypothesis, own in zip(hypotheses, references, strict=True):
         items = split(hypothesis)
-        found = [(edit_distance(items, right), len(right)) for right in map(split, several)]
-        rows.append(min(found, key=lambda pair: pair[0]))
+        scored = [(edit_distance(items, reference), len(reference)) for reference in map(split, own)]
+        rows.append(min(scored, key=lambda pair: pair[0]))
     return rows

@@ -1,4 +1,4 @@
-"""A run's own held-out text, scored as in training: equal sources are merged into one with several references."""
+"""A run's own validation and test data, prepared as in training. Equal sources become one text with all references."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Loss:
-    """The loss of a text that is cut into windows, as in the training of a language model."""
+    """The loss on a split that is cut into windows, as in the training of a language model."""
 
     log_prob: float
     tokens: int
-    bytes: int  # of the text; 0 if the model does not predict every word
+    bytes: int  # of the split; 0 for masked words, for which bits per byte would mean nothing
 
     def json(self) -> dict[str, Any]:
         loss = -self.log_prob / self.tokens
@@ -45,30 +45,34 @@ class Loss:
         }
 
 
-def own_references(run: Run, config: Config, task: Task, tokenizers: Tokenizers, part: Split) -> list[Reference]:
-    """The texts of a split with their references; those of the validation are stored in the run."""
-    if part == "valid" and run.data.is_dir():
+def own_references(run: Run, config: Config, task: Task, tokenizers: Tokenizers, split: Split) -> list[Reference]:
+    """The texts of a split with their references. The run has a copy of `valid`; `test` is read from its files."""
+    if split == "valid" and run.data.is_dir():
         found = open_prepared(run.data, tokenizers).references
     else:
-        found = task.form.references(config.data, part)
+        found = task.form.references(config.data, split)
     if not found:
-        valid = ", or --part valid" if part == "test" and config.data.validates else ""
-        raise ValueError(f"{run.directory} has no data.{part} to be scored on: give --source-file and --ref{valid}")
+        hint = _valid_instead(config, split)
+        raise ValueError(f"{run.directory} has no data.{split} to score: give --source-file and --ref{hint}")
     return found
 
 
+def _valid_instead(config: Config, split: Split) -> str:
+    return ", or --part valid" if split == "test" and config.data.validates else ""
+
+
 @torch.inference_mode()
-def own_loss(run: Run, config: Config, task: Task, tokenizers: Tokenizers, model: Model, part: Split) -> Loss:
-    """The loss of a language model on a split, in the same windows as in validation."""
+def own_loss(run: Run, config: Config, task: Task, tokenizers: Tokenizers, model: Model, split: Split) -> Loss:
+    """The loss of a model of words on a split, in the same windows as in validation."""
     total = tokens = 0.0
     device = next(model.parameters()).device
     with tempfile.TemporaryDirectory(prefix="sixfold-") as folder, evaluating(model):
-        if part == "valid" and config.data.valid is None:
+        if split == "valid" and config.data.valid is None:
             examples, size = _held_out(run, tokenizers)
         else:
-            examples, size = _tokenised(config, task, tokenizers, part, Path(folder))
-        lengths, words = task.lengths(examples), len(tokenizers.target)
-        batches = in_order(examples, lengths, task.batch, config.training.batch_tokens, words)
+            examples, size = _tokenised(config, task, tokenizers, split, Path(folder))
+        vocabulary = len(tokenizers.target)
+        batches = in_order(examples, task.lengths(examples), task.batch, config.training.batch_tokens, vocabulary)
         for number, batch in enumerate(batches):
             terms, counts = task.score_batch(model, batch.to(device), number)
             total, tokens = total + float(terms[task.main].shown), tokens + counts[task.main]
@@ -79,17 +83,17 @@ def _held_out(run: Run, tokenizers: Tokenizers) -> tuple[Examples, int]:
     """The text that was held out of the training text, with its bytes: it is stored in the run."""
     prepared = open_prepared(run.data, tokenizers) if run.data.is_dir() else None
     if prepared is None or prepared.valid is None:
-        raise ValueError(f"{run.directory} has no data.valid to be scored on: give --target-file and --likelihood")
+        raise ValueError(f"{run.directory} has no data.valid to score: give --target-file and --likelihood")
     return prepared.valid, prepared.report.parts["valid"].bytes or 0
 
 
-def _tokenised(config: Config, task: Task, tokenizers: Tokenizers, part: Split, folder: Path) -> tuple[Examples, int]:
+def _tokenised(config: Config, task: Task, tokenizers: Tokenizers, split: Split, folder: Path) -> tuple[Examples, int]:
     """The text of the files of a split, tokenised into a folder, with its bytes."""
-    sources = task.form.sources(config.data, part)
+    sources = task.form.sources(config.data, split)
     if not sources:
-        valid = ", or --part valid" if part == "test" and config.data.validates else ""
-        raise ValueError(f"this run has no data.{part} to be scored on: give --target-file and --likelihood{valid}")
+        hint = _valid_instead(config, split)
+        raise ValueError(f"this run has no data.{split} to score: give --target-file and --likelihood{hint}")
     size = sum(len(text.encode()) for source in sources for text, _ in source.read())
     text = task.form.preparation(config.data, lambda *_: None)
-    arrays, _ = text.encode(part, PartReport(lines=0), tokenizers, folder)
-    return open_examples(folder, part, arrays), size
+    arrays, _ = text.encode(split, PartReport(lines=0), tokenizers, folder)
+    return open_examples(folder, split, arrays), size

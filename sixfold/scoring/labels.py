@@ -119,7 +119,7 @@ def _truth(predicted: Hypotheses, references: References) -> list[str]:
 def macro_f1_counts(
     predicted: Hypotheses, references: References, labels: Sequence[str] | None = None
 ) -> list[PerText]:
-    """Of each text (N, 3 C), for each label 0 or 1: predicted and true, predicted, true."""
+    """For each text 3 C numbers, 0 or 1: for each label, whether it is predicted and true, predicted, and true."""
     truth = _truth(predicted, references)
     labels = sorted({*predicted, *truth}) if labels is None else labels
     index = {label: number for number, label in enumerate(labels)}

@@ -20,7 +20,7 @@ import torch
 from sixfold.core.ids import BOS, EOS, UNK
 from sixfold.core.loss import CHUNK, perplexity_of
 from sixfold.decoding.session import check_sizes
-from sixfold.decoding.step import padded
+from sixfold.decoding.step import batches, padded
 from sixfold.models.model import Model, evaluating
 from sixfold.text.tokenizer import Tokenizers
 
@@ -193,14 +193,9 @@ def _check_length(model: Model, row: _Row, number: int, batch_tokens: int) -> No
 
 def _batches(rows: Sequence[_Row], batch_tokens: int) -> Iterator[list[int]]:
     """Indices of rows of similar length: their number times the longest side is at most `batch_tokens`."""
-    batch: list[int] = []
-    for index in sorted(range(len(rows)), key=lambda index: (-rows[index].length, -len(rows[index].target))):
-        if batch and (len(batch) + 1) * rows[batch[0]].length > batch_tokens:
-            yield batch
-            batch = []
-        batch.append(index)
-    if batch:
-        yield batch
+    order = sorted(range(len(rows)), key=lambda index: (-rows[index].length, -len(rows[index].target)))
+    for part in batches((rows[index].length for index in order), batch_tokens):
+        yield order[part.start : part.stop]
 
 
 def token_log_probs(model: Any, sources: Sequence[Ids] | None, targets: Sequence[Ids]) -> list[list[float]]:

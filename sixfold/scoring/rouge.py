@@ -9,7 +9,7 @@ For a hypothesis and a reference, as lists of words,
 
     F1 = 2 P R / (P + R), and 0 where nothing matches, as in an empty text
 
-Of several references, the one with the best F1 counts, for each metric separately. The text is lower-cased; a word is a
+If a text has several references, each metric uses the one with the best F1. The text is lower-cased; a word is a
 run of letters, combining marks and digits of any script; everything else (punctuation, "_", "'") separates words.
 Nothing is stemmed. A script without spaces yields one word per run: use chrF for it.
 
@@ -47,7 +47,7 @@ def rouge_l(hypotheses: Hypotheses, references: References) -> dict[str, float]:
 
 
 def rouge1_each(hypotheses: Hypotheses, references: References) -> list[PerText]:
-    """Of each text: its F1 from 0 to 1, and 1."""
+    """For each text: its F1 from 0 to 1, and the number of texts, 1."""
     return _each(hypotheses, references, lambda hypothesis, reference: _n_grams(hypothesis, reference, 1))
 
 

@@ -1,8 +1,8 @@
 """Tests of significance: is one system better than another, or only luckier on these texts?
 
 Both systems read the same sources and are scored against the same references; d is the second system's score
-minus the first's. All metrics are functions of sums over the texts, so a trial adds up rows of numbers and reads no
-text.
+minus the first's. All metrics are functions of sums over the texts. So each text is scored once, as a row of summands,
+and a trial only adds up rows.
 
 Paired bootstrap (Koehn 2004): draw N of the N texts with replacement, and score both systems on the draw.
     interval   from the 2.5th to the 97.5th percentile of d over the draws (likewise for each system's score)
@@ -32,7 +32,7 @@ from sixfold.scoring.metric import Metric
 
 Values = NDArray[Any]
 
-_CELLS = 1 << 22  # largest T × N in memory at once
+_CELLS = 1 << 22  # largest T × N of a chunk of trials
 _EQUAL = 1e-9  # per cent: smaller differences are rounding errors
 
 
@@ -84,7 +84,10 @@ def compare(
     trials: int = 10_000,
     seed: int = 1,
 ) -> Comparison:
-    """Both tests of two systems' texts. Of a metric with several numbers, the one under its own name is tested."""
+    """Test the difference between two systems' scores in both ways.
+
+    If a metric reports several numbers, the test is about the one that has the metric's name.
+    """
     if min(resamples, trials) < 1:
         raise ValueError(f"a test needs at least one trial, got {resamples} resamples and {trials} trials")
     table_2NK, values = _statistics(first, second, references, metric)
@@ -177,7 +180,7 @@ def p_of_draws(differences_T: Values) -> float:
     return min(1.0, 2 * (1 + rarer) / (1 + len(differences_T)))
 
 
-def p_of_exchanges(differences_T: Values, real: float, exact: bool) -> float:
-    """The two-sided p-value of a difference, given those of random exchanges."""
-    as_large = int((np.abs(differences_T) >= abs(real) - _EQUAL).sum())
+def p_of_exchanges(differences_T: Values, observed: float, exact: bool) -> float:
+    """The two-sided p-value of approximate randomisation: `observed` against the differences after exchanges."""
+    as_large = int((np.abs(differences_T) >= abs(observed) - _EQUAL).sum())
     return as_large / len(differences_T) if exact else (1 + as_large) / (1 + len(differences_T))

@@ -40,7 +40,7 @@ _METRICS = (*TEXT_METRICS, *LABEL_METRICS)  # those that a task may name
 
 @dataclass(frozen=True)
 class NoOptions:
-    """For a task without options."""
+    """The options of a task that has none."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Translation: read one text, write another. Also summaries, spelling to sound, and all other pairs of texts.
+"""The task `translation`: read one text, write another. It fits all pairs of texts, such as texts and summaries.
 
 source = ids EOS       inputs = BOS ids         targets = ids EOS
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def lengths(examples: Examples) -> Lengths:
     assert examples.source is not None, "these rows are not pairs"
-    return Lengths(examples.source.lengths + 1, examples.target.lengths + 1)  # EOS, and BOS or EOS
+    return Lengths(examples.source.lengths + 1, examples.target.lengths + 1)  # + 1 for BOS or EOS, see above
 
 
 def collate(rows: Rows, _: Any) -> Batch:
@@ -45,13 +45,13 @@ def translator(models: Any, tokenizers: Any, decoding: Any, *, origin: Any = Non
     return Translator(models, tokenizers, decoding, origin=origin)
 
 
-def answers(user: Translator, sources: Sequence[str], stop: Callable[[], bool]) -> list[str]:
-    return [found.text for found in user.translate(sources, stop=stop)]
+def answers(translator: Translator, sources: Sequence[str], stop: Callable[[], bool]) -> list[str]:
+    return [found.text for found in translator.translate(sources, stop=stop)]
 
 
-def rehearse(user: Translator, references: Sequence[Reference]) -> None:
-    """Make every job without running it, so that mistakes are found before the first training step."""
-    user.session().rehearse([reference.source for reference in references], "decoded")
+def rehearse(translator: Translator, references: Sequence[Reference]) -> None:
+    """Make the job of every validation text without running it, to find mistakes before the first training step."""
+    translator.session().rehearse([reference.source for reference in references], verb="decoded")
 
 
 task = register(

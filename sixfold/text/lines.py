@@ -17,10 +17,15 @@ from pathlib import Path
 from sixfold.text.file_kinds import refuse_bytes
 
 LONGEST_LINE = 16 << 20  # bytes, without its end
+BOM = b"\xef\xbb\xbf"  # byte order mark
 _PART = 1 << 16  # bytes that are read at once if a line may have any length
-_BOM = b"\xef\xbb\xbf"
 
-Opener = Callable[[Path], io.BufferedReader]  # returns the stored bytes of a file
+
+class Unpacked(io.BufferedIOBase):
+    """A file that its opener has unpacked: it is read as it is, whatever its name."""
+
+
+Opener = Callable[[Path], io.BufferedReader | Unpacked]  # returns the stored bytes of a file, or unpacked ones
 
 
 def open_stored(path: Path) -> io.BufferedReader:
@@ -62,7 +67,7 @@ def decode_line(raw: bytes, number: int, name: str) -> str:
 
 def without_mark(raw: bytes) -> bytes:
     """The first bytes of a text, without a byte order mark."""
-    return raw.removeprefix(_BOM)
+    return raw.removeprefix(BOM)
 
 
 def too_long(number: int, name: str) -> ValueError:
@@ -79,8 +84,8 @@ def _raw_parts(path: Path, most: int, opener: Opener) -> Iterator[bytes]:
     """The lines of a file with their ends; a line of more than `most` bytes comes in several parts."""
     number = 0
     try:
-        with opener(path) as stored, gzip.open(stored) if path.suffix == ".gz" else stored as file:
-            raw = without_mark(_part(file, most + len(_BOM)))
+        with opener(path) as stored, _unpacked(stored, path) as file:
+            raw = without_mark(_part(file, most + len(BOM)))
             refuse_bytes(raw, str(path))
             while raw:
                 yield raw
@@ -90,6 +95,11 @@ def _raw_parts(path: Path, most: int, opener: Opener) -> Iterator[bytes]:
         raise ValueError(f"{path} is damaged after line {number}: {error}") from None
     except OSError as error:
         raise ValueError(f"{path} can't be read: {error.strerror}") from None
+
+
+def _unpacked(stored: io.BufferedReader | Unpacked, path: Path) -> io.BufferedIOBase:
+    packed = path.suffix == ".gz" and not isinstance(stored, Unpacked)
+    return gzip.GzipFile(fileobj=stored) if packed else stored
 
 
 def _part(file: io.BufferedIOBase, most: int) -> bytes:

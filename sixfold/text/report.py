@@ -15,10 +15,14 @@ _FACTOR, _SLACK = 3, 10
 OUTLIER_RULE = f"one side over {_FACTOR} × the expected + {_SLACK} tokens"
 
 
-def count_outliers(source: Array, target: Array) -> int:
-    """Pairs of unlikely lengths: with r = Σ target / Σ source, those with t > 3rs + 10 or rs > 3t + 10."""
+def outliers(source: Array, target: Array, slack: int = _SLACK) -> Array:
+    """Which pairs have unlikely lengths: with r = Σ target / Σ source, those with t > 3rs + 10 or rs > 3t + 10."""
     expected = source * (target.sum() / max(source.sum(), 1))
-    return int(((target > _FACTOR * expected + _SLACK) | (expected > _FACTOR * target + _SLACK)).sum())
+    return (target > _FACTOR * expected + slack) | (expected > _FACTOR * target + slack)
+
+
+def count_outliers(source: Array, target: Array) -> int:
+    return int(outliers(source, target).sum())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +103,11 @@ def _describe_pairs(part: PartReport, limit: int) -> list[str]:
     return [
         first,
         *_mention("dropped", (part.empty, "with an empty side"), (part.over_long, f"of more than {limit:,} tokens")),
-        *_mention("kept, but worth a look", (part.duplicates, "duplicate{s}"), (part.in_training, "source{s} also in training")),
+        *_mention(
+            "kept, but worth a look",
+            (part.duplicates, "duplicate{s}"),
+            (part.in_training, "source{s} also in training"),
+        ),
         *_mention("kept, but of unlikely lengths", (part.outliers, f"pair{{s}} ({OUTLIER_RULE})")),
     ]
 

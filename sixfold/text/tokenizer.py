@@ -255,6 +255,8 @@ _JOINT, _SEPARATE = "tokenizer.json", ("source.tokenizer.json", "target.tokenize
 
 def checked(text: str) -> str:
     """The text; ValueError if it has half of a surrogate pair, which is not a character and has no bytes."""
+    if not isinstance(text, str):
+        raise ValueError(f"expected a text, got {type(text).__name__}")
     if not text.isascii():
         try:
             text.encode()

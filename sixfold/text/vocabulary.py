@@ -33,6 +33,11 @@ def train_tokenizer(kind: str, texts: Iterable[str], size: int | None = None) ->
     return trainer.finish()
 
 
+def default_size(number: int) -> int:
+    """The default vocabulary of bpe and unigram for a text of this number of bytes."""
+    return usual_vocabulary(number // _BYTES_PER_WORD)
+
+
 class TokenizerTrainer:
     """Trains a tokenizer on texts that come in portions, so that one pass over a corpus can train several."""
 
@@ -143,7 +148,7 @@ class _Sample:
             yield text
 
     def vocabulary(self, size: int | None) -> Vocabulary:
-        size = usual_vocabulary(self._bytes // _BYTES_PER_WORD) if size is None else size
+        size = default_size(self._bytes) if size is None else size
         return self._find(self._texts.take(), size - len(CONTROLS))
 
 

@@ -13,6 +13,7 @@ from sixfold.core.loss import perplexity_of
 from sixfold.decoding.ordered import Stopped
 from sixfold.models.model import Model
 from sixfold.scoring.metrics import METRICS
+from sixfold.scoring.outputs import output_statistics
 from sixfold.tasks.task import Task
 from sixfold.text.batches import in_order
 from sixfold.text.corpus import Prepared
@@ -73,7 +74,7 @@ class Validation:
         return value > best if up else value < best
 
     def score(self, model: Model, signals: Signals) -> dict[str, float] | None:
-        """The loss, the perplexity and the metric; None if a signal interrupted it."""
+        """The losses, the metric and, for pairs, statistics of outputs; None if a signal interrupted it."""
         shares = self._by_all(self._losses, model, signals)
         if shares is None:
             return None
@@ -98,7 +99,8 @@ class Validation:
         for rank, texts in enumerate(answers):
             self.answers[rank :: self.processes.size] = texts
         truth = [reference.targets for reference in self.prepared.references]
-        return {**scores, **METRICS[self.metric].score(self.answers, truth)}
+        scores |= METRICS[self.metric].score(self.answers, truth)
+        return scores | (output_statistics(self.answers, self.prepared.references) if self.task.form.has_pairs else {})
 
     def _by_all(self, work: Callable[[Model, Signals], Any], model: Model, signals: Signals) -> list[Any] | None:
         """The results of all processes; None if a signal interrupted any of them."""

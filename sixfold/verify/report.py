@@ -14,12 +14,8 @@ from sixfold.verify.equality import Equality, Finding
 from sixfold.verify.keys import KEYS
 from sixfold.verify.subject import VerifiedRun
 
-_MEASURED = (
-    *(files.weights, files.checkpoints, files.tokenizers, files.text),
-    *(decoding.cache, decoding.batch, decoding.int8, decoding.attention),
-    *(training.micro_batches, training.processes, training.resume),
-    *(export.exported, scores.loss, scores.score),
-)
+_MODULES = (files, decoding, training, export, scores)
+_MEASURED = [each for module in _MODULES for each in vars(module).values() if isinstance(each, Equality)]
 EQUALITIES: tuple[Equality, ...] = tuple(sorted(_MEASURED, key=lambda each: KEYS.index(each.key)))
 
 

@@ -34,7 +34,7 @@ def place(sixfold, tmp_path):
         ("translate text", "text is a file; give the directory of a run"),
         ("score text text", "text is a file; give the directory of a run"),
         ("score --hyp text", "--ref FILE"),
-        ("score run", "run has no data.test to be scored on: give --source-file and --ref, or --part valid"),
+        ("score run", "run has no data.test to score: give --source-file and --ref, or --part valid"),
         ("score lm", "or --part valid"),
     ],
 )

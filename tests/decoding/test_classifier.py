@@ -7,9 +7,10 @@ import torch
 
 from sixfold.config.schema import Decoding
 from sixfold.core.dropout import Dropout
-from sixfold.decoding.classifier import Classification, Classifier, batches
+from sixfold.decoding.classifier import BatchEngine, Classification, Classifier
 from sixfold.decoding.engine import Job
 from sixfold.decoding.ordered import Stopped
+from sixfold.decoding.step import batches
 from tests.support.classifiers import CLASSIFYING, LABELS, LETTERS, TEXTS, assert_same, small_classifier
 from tests.support.small import moved_model
 
@@ -157,8 +158,13 @@ def test_of_equal_labels_the_first_wins():
 
 def test_batches_have_at_most_so_many_tokens_with_padding():
     lengths = [1, 1, 3, 9, 2, 2, 2, 5]
-    jobs = [Job(source=[5] * length, limit=0) for length in lengths]
-    assert [[len(job.source) for job in batch] for batch in batches(jobs, 6)] == [[1, 1], [3], [9], [2, 2, 2], [5]]
+    found = []
+    engine = BatchEngine(lambda jobs: found.append([len(job.source) for job in jobs]) or [[1.0]] * len(jobs), 6)
+    for order, length in enumerate(lengths):
+        engine.submit(Job(source=[5] * length, limit=0), order)
+    while engine.busy:
+        engine.step()
+    assert found == [[1, 1], [3], [9], [2, 2, 2], [5]]
     assert [*batches([], 6)] == []
 
 

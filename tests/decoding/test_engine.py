@@ -2,17 +2,19 @@
 
 import math
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 
 from sixfold import EOS
+from sixfold.core.ids import PAD
 from sixfold.decoding.cpu.step import make_step
 from sixfold.decoding.engine import Engine
 from sixfold.decoding.job import Impossible, Job, TooLate, Unanswerable
 from sixfold.decoding.ordered import OrderedStream
 from sixfold.decoding.records import Line
-from sixfold.decoding.rules.rule import Rule
+from sixfold.decoding.rules.rule import CoveragePenalty, Rule
 from sixfold.decoding.search.beam import Beam
 from sixfold.decoding.search.greedy import Greedy
 from sixfold.decoding.search.sample import Sample
@@ -109,10 +111,11 @@ def test_a_source_for_which_the_model_gives_nan_fails_alone(method, make):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"source": [5, 99, EOS]}, "source of a job has one id or more, from 0 to 13; got ids from 2 to 99"),
-        ({"source": []}, "source of a job has one id or more, from 0 to 13; got no ids"),
+        ({"source": [5, 99, EOS]}, "source of a job has one id or more, from 1 to 13; got ids from 2 to 99"),
+        ({"source": []}, "source of a job has one id or more, from 1 to 13; got no ids"),
+        ({"source": [PAD, EOS]}, "source of a job has one id or more, from 1 to 13; got ids from 0 to 2"),
         ({"source": [5] * 9}, "source of a job has 9 tokens, and the model has 6 positions"),
-        ({"prompt": [1, 14]}, "prompt of a job has one id or more, from 0 to 13; got ids from 1 to 14"),
+        ({"prompt": [1, 14]}, "prompt of a job has one id or more, from 1 to 13; got ids from 1 to 14"),
         ({"limit": 6}, "prompt of a job and the limit of its output have 7 tokens, and the model has 6 positions"),
     ],
 )
@@ -122,6 +125,39 @@ def test_a_job_that_the_model_cannot_read_is_refused_before_it_is_queued(wrong, 
     with pytest.raises(ValueError, match=message):
         engine.submit(Job(**{"source": [5, EOS], "limit": 5, **wrong}))
     assert answered(engine, right)
+
+
+@WAYS
+def test_a_rule_that_needs_attention_fails_alone_where_the_step_has_none(method):
+    engine = Engine(Shuffled(make_step(made("encoder_decoder", ()))), method)
+    first, wrong = engine.submit(job(1)), engine.submit(job(2, rules=[CoveragePenalty(0.2)]))
+    assert answered(engine, first)
+    assert "needs attention weights, which the search does not read" in str(wrong.error)
+
+
+def test_a_job_may_be_submitted_twice():
+    """Its rules remember nothing of another search: here one in which a layer does not see the source."""
+    session, off = small_translator(max_length=12, seed=4).session(gates={}), {"decoder.1.cross": torch.zeros(1, 2)}
+
+    def job_with(gates):
+        (found,) = session.jobs([Line("a b c d", terms=("D E",))])
+        return replace(found, gates=gates)
+
+    plain, blind = (answered(engine := session.engine(), engine.submit(job_with(gates))) for gates in (None, off))
+    assert plain[0].tokens != blind[0].tokens
+    once, engine = job_with(None), session.engine()
+    tickets = [engine.submit(once), engine.submit(replace(once, gates=off))]
+    assert [answered(engine, ticket)[0].tokens for ticket in tickets] == [plain[0].tokens, blind[0].tokens]
+
+
+def test_of_a_job_that_is_cancelled_nothing_is_found():
+    """One of its samples had ended, the other had not."""
+    engine = Engine(Chain([[0, 0, 0.5, 0.5]] * 4), Sample(2))
+    tickets = [engine.submit(Job(source=(number,), limit=50, seed=number)) for number in range(20)]
+    while not (begun := [ticket for ticket in tickets if len(ticket.found) == 1]):
+        engine.step()
+    engine.cancel(begun[0])
+    assert (begun[0].found, str(begun[0].error)) == ([], "it was cancelled")
 
 
 @pytest.mark.parametrize("method", [Greedy(), Beam(2), Sample(2)])
@@ -288,3 +324,19 @@ def test_one_line_that_fails_is_named_and_the_others_are_not_begun_again():
     assert len(found) == 2
     assert len(steps) <= 6, "nobody starts from the beginning"
     assert plain
+
+
+def test_a_line_that_fails_while_others_step_the_engine_is_named():
+    session = small_translator().session()
+    engine = session.engine()
+    session.engine = lambda: engine
+    limits = {"a": 0, "b": 9, "c": 9}
+    session.job = lambda line, ids: Job(
+        source=[*ids, EOS], limit=limits[line.text], rules=[Nothing(2)] if line.text == "b" else []
+    )
+    lines = iter(OrderedStream(session, [*limits]))
+    assert next(lines).text == ""
+    while engine.busy:
+        engine.step()
+    with pytest.raises(ValueError, match="line 2: no output of at most 9 tokens"):
+        next(lines)

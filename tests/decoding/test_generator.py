@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sixfold import BOS, EOS
-from sixfold.decoding.generator import GenerationSession, Generator
+from sixfold.decoding.generator import Generator
 from sixfold.decoding.records import Line
 from sixfold.text.tokenizer import Tokenizers
 from tests.support.generators import LETTERS, WORDS, small_writer
@@ -102,8 +102,7 @@ def test_more_than_was_seen_at_once_in_training_is_noted():
     ("text", "as_words"), [("the cat\nhow", "the cat \n how"), ("the\n", "the \n"), ("\n\nmat", "\n \n mat")]
 )
 def test_ends_of_lines_are_words_as_in_training(text, as_words):
-    writer = small_writer(WORDS)
-    task = GenerationSession(writer, writer.decoding)
+    task = small_writer(WORDS).session()
     (ids,) = task.encode([Line(text)])
     assert ids == WORDS.encode(as_words)
     assert task.text(ids) == text

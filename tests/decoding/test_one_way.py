@@ -1,5 +1,6 @@
 """There is one way from a line to its output: each line has one job, one set of rules, and demands are checked once."""
 
+import re
 from collections import Counter
 
 import pytest
@@ -90,6 +91,25 @@ def test_the_command_line(calls, monkeypatch, tmp_path):
         for each in package.load(run, device="cpu").translate(["a b", "", "c"], terms=[["D"]] * 3, beam_size=4)
     ]
     assert (tmp_path / "out.txt").read_text().split("\n") == [*translated, ""]
+
+
+@pytest.mark.parametrize("make", [small_translator, small_writer])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (Line("a \ud800"), r"half a character \(U\+D800\)"),
+        (Line("a", "\ud800"), r"half a character \(U\+D800\)"),
+        (Line("a", terms=("A", "\udc00")), r"half a character \(U\+DC00\)"),
+        (Line(7), "expected a text, got int"),
+        (Line("a", terms=(None,)), "expected a text, got NoneType"),
+    ],
+)
+def test_what_is_no_text_is_the_mistake_of_its_line(make, wrong, message):
+    first, error, last = make().session().jobs([Line("a b"), wrong, Line("c")])
+    assert isinstance(error, ValueError)
+    assert re.search(message, str(error))
+    assert isinstance(first, Job)
+    assert isinstance(last, Job)
 
 
 def test_a_sentence_passes_through_five_kinds_of_objects():

@@ -223,7 +223,7 @@ def test_a_rule_that_needs_attention_gets_it_or_is_refused(monkeypatch):
     monkeypatch.setattr(task, "make_rules", lambda *a, **k: (*plain(*a, **k), Curious()))
     assert small_translator(beam_size=2).translate(["a b"])[0].text  # all lines want it: the step is made to say it
     monkeypatch.setattr(task, "make_rules", lambda *a, **k: plain(*a, **k) if "prefix" not in k else (Curious(),))
-    with pytest.raises(ValueError, match="line 1: look at everything: this rule needs attention weights"):
+    with pytest.raises(ValueError, match="line 1: a rule of this job needs attention weights"):
         small_translator(beam_size=2).translate(["a b"])
 
 

@@ -289,6 +289,8 @@ NO_WORD = {"no_repeat_ngram_size": 1, "min_length": 9, "max_length": 9}  # each 
 def test_a_line_fails_alone(translator, here):
     """One when its job is made, the other when no word is left for it."""
     pool = pool_of(translator, **NO_WORD)
+    jobs = pool.jobs([Line("a"), Line("b", "\ud800"), Line("\udc00")])
+    assert [isinstance(each, Job) for each in jobs] == [True, False, False]
     tickets = submit(pool, ["a b"], ["c", "no such words"], ["d"], ["e f", None, ["A B"]], ["g"])
     while not all(ticket.done for ticket in tickets):
         pool.step()

@@ -10,7 +10,7 @@ from sixfold.config.schema import Decoding
 from sixfold.decoding.session import never_written
 from sixfold.foreign import ctranslate2 as to_ctranslate2
 from sixfold.foreign.agreement import compare
-from sixfold.foreign.ctranslate2 import ROWS, CTranslate2Engine, limits, specification, write
+from sixfold.foreign.ctranslate2 import ROWS, CTranslate2Model, limits, specification, write
 from sixfold.foreign.decoding_settings import ctranslate2_options
 from sixfold.foreign.length_limits import LengthLimits
 from sixfold.scoring.likelihood import token_log_probs
@@ -62,7 +62,7 @@ CASES = [
 
 def exported(made, folder, **keys):
     write(made.model, made.tokenizers, folder, **keys)
-    return CTranslate2Engine(folder, made.model.reads_source, made.tokenizers, never_written(made.tokenizers.target))
+    return CTranslate2Model(folder, made.model.reads_source, made.tokenizers, never_written(made.tokenizers.target))
 
 
 def rows(lengths, words, seed):
@@ -120,7 +120,7 @@ def test_a_head_width_that_is_not_said_would_be_wrong(tmp_path):
             del layer.self_attention.head_dim
     spec.validate()
     spec.save(str(tmp_path))
-    engine = CTranslate2Engine(tmp_path, True, made.tokenizers, never_written(made.tokenizers.target))
+    engine = CTranslate2Model(tmp_path, True, made.tokenizers, never_written(made.tokenizers.target))
     assert difference(made, engine) > 1e-4
 
 

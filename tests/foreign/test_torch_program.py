@@ -73,7 +73,7 @@ def written(request, tmp_path_factory):
     made = opened(kind, wishes, encoder_layers=1, decoder_layers=2)
     folder = tmp_path_factory.mktemp("pt2")
     layout = torch_program.write(made.model, folder)
-    return made, folder, torch_program.TorchEngine(folder, made.model, layout, never_written(made.tokenizers.target))
+    return made, folder, torch_program.TorchProgram(folder, made.model, layout, never_written(made.tokenizers.target))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,9 @@ def test_programs_write_what_the_model_writes(written):
 
 def test_programs_are_compared_by_their_log_probabilities_too(written):
     made, folder, _ = written
-    engine = torch_program.TorchEngine(folder, made.model, Layout.of(made.model), never_written(made.tokenizers.target))
+    engine = torch_program.TorchProgram(
+        folder, made.model, Layout.of(made.model), never_written(made.tokenizers.target)
+    )
     right = engine.step
 
     def too_sure(*inputs):  # of the same words

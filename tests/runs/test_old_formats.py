@@ -50,7 +50,8 @@ def test_an_old_word_in_todays(old, new):
 def test_every_variant_had_an_old_name_and_has_all_options_that_it_had_then_a_use_for(name):
     translated = choose(old_formats.modification({name.removesuffix("_study"): {"study": True}}))
     assert translated.name == name
-    plain, unused = all_modifications()[name.removesuffix("_study")], old_formats._STUDIED[name.removesuffix("_study")]
+    original = name.removesuffix("_study")
+    plain, unused = all_modifications()[original], old_formats._HAD_STUDY[original]
     assert set(plain.options) - set(unused) == set(all_modifications()[name].options)
 
 

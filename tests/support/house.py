@@ -34,7 +34,7 @@ LAYERS = {
             ("scoring",),
             ("tasks",),
             ("training",),
-            ("api", "foreign"),
+            ("api", "doctor", "foreign"),
             ("verify", "bench", "narang", "study", "scale", "web", "explore", "serve"),
             ("demo", "cli", "__main__"),
         ),

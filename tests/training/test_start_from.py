@@ -292,7 +292,7 @@ def test_a_kind_that_has_its_layers_under_other_names_is_refused(made):
         (
             "plain",
             {"model.heads": 3},
-            "d_model 16 does not divide into 3 heads; choose heads that divide it, or give d_head; "
+            "d_model 16 does not divide into 3 heads; choose a number of heads that divides it, or give d_head; "
             "its heads is 2, here 3",
         ),
         (

@@ -39,7 +39,7 @@ class AdditiveAttention(ModelPart):
         self.score = parameter((width,), Normal(width**-0.5))  # v
 
     def source(self, call: Call) -> Source:
-        """What does not depend on the decoder's state: computed once per sentence."""
+        """The terms that do not depend on the decoder's state, computed once per sentence."""
         (keys,) = call.keep_for_sentences(self.place, lambda states: (self.key(states),))
         real = call.memory.real
         return Source(keys, call.memory.states[call.depth], None if real is None else ~real[:, None])
@@ -57,7 +57,7 @@ class AdditiveAttention(ModelPart):
         return call.gate(self.place, context_BM[:, None, None])[:, 0, 0], weights_Swn.flatten(0, 1)
 
     def show(self, weights: Sequence[Tensor], source: Source, call: Call) -> None:
-        """Hand the weights (B, n) of each step, and the contexts before gating, to an open tap."""
+        """Show the weights (B, n) of each step, and the contexts before gating, to the tap, if there is one."""
         if call.watched(self.place):
             weights_B1Ln = torch.stack(list(weights), 1)[:, None]
             heads = fold(weights_B1Ln, len(source.values)) @ source.values[:, None]

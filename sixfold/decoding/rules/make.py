@@ -24,8 +24,7 @@ def make_rules(
 ) -> tuple[Rule, ...]:
     """The rules for one output: those of the configuration, and its own prefix and terms.
 
-    Rules that demand words must come after rules that forbid some. One output's rules must not be used for another,
-    because a rule may remember the model's probabilities; their expensive tables are shared.
+    Rules that demand words must come after rules that forbid some. Their expensive tables are shared.
     """
     begin = _prefix(prefix, tokenizer)
     rules: list[Rule] = []

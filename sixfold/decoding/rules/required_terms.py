@@ -7,6 +7,7 @@ with a space before it, or without one where that also makes a word.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import lru_cache, reduce
 from typing import NamedTuple
 
@@ -43,7 +44,7 @@ class MustOccur(Rule):
 
     EOS is forbidden until then. Where the model would end, or where the remaining budget just suffices, the missing
     terms are written one after the other, the likeliest way first. The rule remembers where the model would have
-    ended, so every output needs its own instance.
+    ended, so each search has a `fresh` copy.
 
     With forbidden words, it also ensures that the text has not begun one of them when a term has to follow.
     """
@@ -61,6 +62,11 @@ class MustOccur(Rule):
         self._walk = Walk(_State(), self._terms.after)
         self._prefix, self._forbidden = tuple(after), forbidden
         self._would_end: set[tuple[int, ...]] = set()
+
+    def fresh(self) -> MustOccur:
+        made = copy(self)
+        made._would_end = set()
+        return made
 
     def describe(self) -> str:
         return f"must say {', '.join(map(repr, self._terms.ways))}"

@@ -36,6 +36,10 @@ class Rule:
         """The rule in a few words, for a message."""
         raise NotImplementedError
 
+    def fresh(self) -> Rule:
+        """The rule for one search: itself, or a copy without memory if it remembers the model's probabilities."""
+        return self
+
     def check(self, limit: int) -> None:
         """Raise ValueError if it can't be satisfied with at most `limit` tokens."""
 

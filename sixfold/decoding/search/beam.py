@@ -134,7 +134,7 @@ class Beam:
         each = sentence.open[index]
         log_probs = (*each.log_probs, log_p)
         ranked_by = self.length.score(rank, len(log_probs))
-        ranked_by += sum(rule.final(each.tokens, each.coverage) for rule in sentence.job.rules)
+        ranked_by += sum(rule.final(each.tokens, each.coverage) for rule in sentence.rules)
         score = self.length.score(sum(log_probs), len(log_probs))
         found = Finished(ranked_by, Hypothesis(each.tokens, log_probs, score, sentence.ended(index)))
         same = self.same(each.tokens)
@@ -196,7 +196,7 @@ class _Best:
         for index in indices:
             each = sentence.open[index]
             if each.alive:
-                wanted = {word for rule in sentence.job.rules for word in rule.wants(each.tokens)} | {EOS}
+                wanted = {word for rule in sentence.rules for word in rule.wants(each.tokens)} | {EOS}
                 for word in sorted(wanted):
                     rank = each.rank + float(words.chosen[number, index, word] - words.shift[number, index])
                     log_p = float(words.scores[number, index, word] - words.log_z[number, index])
@@ -287,5 +287,5 @@ def _banks(sentence: _Beams, candidates: Iterable[Candidate]) -> Sequence[Iterab
         _, _, index, word, _ = candidate
         said = sentence.open[index].tokens
         said = said if word == EOS else (*said, word)
-        banks.setdefault(sum(rule.progress(said) for rule in sentence.job.rules), []).append(candidate)
+        banks.setdefault(sum(rule.progress(said) for rule in sentence.rules), []).append(candidate)
     return [banks[progress] for progress in sorted(banks, reverse=True)]

@@ -23,11 +23,11 @@ from sixfold.spec.spec import Spec
 from sixfold.transformer import merge_heads, split_heads
 
 _BLOCK = 16  # tokens
-STUDY_WIDTH = 9  # taps of every kernel in the study
+STUDY_WIDTH = 9  # taps of every kernel in Narang et al. (2021)
 
 
 def before(width: int, causal: bool) -> int:
-    """The number of a window's tokens before its own: w − 1 if causal, else half of them."""
+    """The number of tokens in a window before the token that it belongs to: w − 1 if causal, otherwise half of w."""
     return width - 1 if causal else width // 2
 
 
@@ -39,13 +39,13 @@ class Strip(NamedTuple):
 
 
 def lay_out(x: Tensor, call: Call, place: Place, width: int) -> Strip:
-    """Lay the tokens x (B, L, C) in a row with what their windows reach.
+    """Put the tokens x (B, L, C) in a row, with the neighbours that their windows reach.
 
-        encoder, w = 3    · a b c d ·        decoder, w = 3    · · a b c d       ·  nothing, or what the
-                          └─┬─┘                                └─┬─┘                cache holds
+        encoder, w = 3    · a b c d ·        decoder, w = 3    · · a b c d       ·  zeros, or earlier tokens
+                          └─┬─┘                                └─┬─┘                from the cache
                           window of a                          window of a
 
-    Padding is left out, wherever it stands, and a row comes out as it would alone.
+    Padding is left out on either side, so that a row has the same result alone and in a batch.
     """
     length, left = x.shape[1], before(width, call.causal)
     right = width - 1 - left
@@ -54,7 +54,7 @@ def lay_out(x: Tensor, call: Call, place: Place, width: int) -> Strip:
         return Strip(F.pad(new.x, (0, 0, left, right)), new)
 
     def after(window: Tensor) -> tuple[Tensor, tuple[Tensor]]:
-        """The last w − 1 real tokens, and what comes after them."""
+        """The w − 1 tokens before x → these tokens and x, and the last w − 1 real tokens of both."""
         reached = torch.cat([window, new.x], 1)
         last = reached[:, length:] if new.lengths is None else pick(reached, new.lengths[:, None] + _numbers(left, x))
         return reached, (last,)
@@ -141,7 +141,7 @@ class GatedConvolution(ModelPart):
 
 
 class StudyConvolution(GatedConvolution):
-    """The study's: (conv((x W_a) ⊙ σ(x W_b)) + c) V W_O; maps have biases, each channel a kernel of width 9."""
+    """(conv((x W_a) ⊙ σ(x W_b)) + c) V W_O, as in Narang et al. (2021). Maps have biases, kernels a width of 9."""
 
     def __init__(self, spec: Spec, place: Place):
         channels = spec.sizes.d_model

@@ -84,7 +84,7 @@ def _tenth(shape: tuple[int, ...], fan_in: int) -> nn.Parameter:
 
 
 class Router(nn.Module):
-    """p = softmax(x W_g), in float32 at least, whatever the rest is computed in. (N, D) → (N, E)"""
+    """p = softmax(x W_g), in float32 (or float64), also under autocast. (N, D) → (N, E)"""
 
     def __init__(self, width: int, experts: int):
         super().__init__()

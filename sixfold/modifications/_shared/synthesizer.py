@@ -58,7 +58,7 @@ class Factorized(nn.Module):
 
 
 class SharedFactorized(nn.Module):
-    """S_ij = R₁[j] · R₂[j], the same for every query: the study's."""
+    """S_ij = R₁[j] · R₂[j], the same for every query, as in Narang et al. (2021)."""
 
     reads_queries = False
 
@@ -90,7 +90,7 @@ class Dense(nn.Module):
 
 
 class SharedDense(nn.Module):
-    """S_ij = (relu(q_i) P)[j], with one P for all heads: the study's."""
+    """S_ij = (relu(q_i) P)[j], with one P for all heads, as in Narang et al. (2021)."""
 
     reads_queries = True
 
@@ -175,7 +175,7 @@ class SynthesizerPlus(Attention):
         return self.output(merge_heads(call.gate(self.place, heads)))
 
 
-# What the modifications have in common ------------------------------------------------------------------
+# Shared by the modifications ------------------------------------------------------------------
 
 
 def synthesizing(spec: Spec, part: Callable[..., nn.Module], length: int, scores: Callable[..., nn.Module]) -> Spec:
@@ -203,5 +203,5 @@ def dense_parameters(sizes: Sizes, length: int) -> int:
 
 
 def shared_dense_parameters(sizes: Sizes, length: int) -> int:
-    """The parameters of the study's SharedDense."""
+    """The parameters of `SharedDense`."""
     return sizes.d_head * length  # P

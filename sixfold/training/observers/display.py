@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from sixfold.scoring.outputs import PREFIX
 from sixfold.terminal import printable
 from sixfold.training.observers.curve import Curve
 from sixfold.training.observers.observer import Observer, Record, StepDone
@@ -267,7 +268,8 @@ def sentence(record: Record, pace: Pace) -> str:
         of = f"/{pace.steps:,}" if pace.steps else ""
         rest = numbers(record["loss"], record["learning_rate"], pace.speed, record["padding"], pace.unit)
         return f"{step}{of}  epoch {record['epoch']}  {rest}  ETA {clock(pace.left())}"
-    named = "  ".join(f"{k} {number(v)}" for k, v in record.items() if k not in _SHOWN_ELSEWHERE)
+    shown = {k: v for k, v in record.items() if k not in _SHOWN_ELSEWHERE and not k.startswith(PREFIX)}
+    named = "  ".join(f"{k} {number(v)}" for k, v in shown.items())
     reason = f": {record['reason']}" if record.get("reason") else ""
     best = "best so far" if record.get("best") is True else ""
     return "  ".join(part for part in (step, f"{kind}{reason}", named, best) if part)

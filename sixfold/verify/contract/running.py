@@ -5,14 +5,15 @@ Letters: S sentences, w hypotheses of each, L tokens, D model width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sixfold.core.ids import PAD
-from sixfold.verify.contract.check import check, need_same
+from sixfold.verify.contract.check import Check, need_same
 from sixfold.verify.contract.reading import SIDES
 from sixfold.verify.contract.subject import (
     Subject,
@@ -24,7 +25,6 @@ from sixfold.verify.contract.subject import (
     states_alone,
 )
 
-_WRITES = ("writes_text",)
 _STATE = (
     "earlier tokens are known only through call.grow (one state per token) or call.carry (one of fixed size), never "
     "through attributes of the part; two parts of one layer need places of different names (place.named)"
@@ -46,10 +46,11 @@ _FIRST = (
 class Running:
     """Rows that are written together through one cache. Each keeps its words and its states."""
 
-    def __init__(self, model: Any, sources: Sequence[Tensor]):
-        self.model, self.sources, self.generator = model, list(sources), seeded(7)
-        self.cache = fresh_cache(model, sources)
-        self.rows: list[tuple[list[Tensor], list[Tensor]]] = [([], []) for _ in sources]  # ids (L,), states (L, D)
+    def __init__(self, model: Any, lengths: Sequence[int]):
+        """`lengths` are those of the sources."""
+        self.model, self.sources, self.generator = model, random_rows(lengths, seeded(8)), seeded(7)
+        self.cache = fresh_cache(model, self.sources)
+        self.rows: list[tuple[list[Tensor], list[Tensor]]] = [([], []) for _ in lengths]  # ids (L,), states (L, D)
 
     def select(self, rows: list[Any]) -> None:
         """Go on with these rows, in lines of hypotheses or one by one."""
@@ -58,6 +59,10 @@ class Running:
         self.sources = [self.sources[int(line[0]) // self.cache.width] for line in lines]
         self.rows = [self.rows[int(row)] for row in chosen.flatten()]
         self.cache = self.cache.select(chosen)
+
+    def beside(self, *lengths: int) -> Running:
+        """Other rows of this model, whose sources have these lengths."""
+        return Running(self.model, lengths)
 
     def join(self, other: Running) -> None:
         self.cache = self.cache.join(other.cache)
@@ -84,97 +89,88 @@ class Running:
             need_same(torch.cat(states), states_alone(self.model, source, torch.cat(words)), what)
 
 
-def running(subject: Subject, lengths: Sequence[int] = (4, 2, 5)) -> Running:
-    """Rows whose sources have these lengths."""
-    return Running(subject.model, random_rows(lengths, seeded(8)))
+def running(advice: str, *, sources: Sequence[int] = (4, 2, 5), **axes: Sequence[Any]) -> Callable[..., Check]:
+    """Turn a function that writes some rows into a check: at the end, each row is as if alone.
+
+    The rows are its first argument; `sources` are the lengths of their sources.
+    """
+
+    def checked(write: Callable[..., None]) -> Check:
+        @wraps(write)
+        @torch.no_grad()
+        def holds(subject: Subject, **form: Any) -> None:
+            rows = Running(subject.model, sources)
+            write(rows, **form)
+            rows.need_as_alone()
+
+        return Check(holds, advice, needs=("writes_text",), axes=axes)
+
+    return checked
 
 
-@check(_STATE, needs=_WRITES)
-@torch.no_grad()
-def token_by_token(subject: Subject) -> None:
+@running(_STATE)
+def token_by_token(rows: Running) -> None:
     """Token by token through a cache gives the states of one pass over the text."""
-    rows = running(subject)
     for _ in range(6):
         rows.write(1)
-    rows.need_as_alone()
 
 
-@check(_STATE, needs=_WRITES)
-@torch.no_grad()
-def chunks(subject: Subject) -> None:
+@running(_STATE)
+def chunks(rows: Running) -> None:
     """Several tokens at a time through a cache give the states of one pass over the text."""
-    rows = running(subject)
     for length in (3, 1, 2):
         rows.write(length)
-    rows.need_as_alone()
 
 
-@check(_RAGGED, needs=_WRITES, side=SIDES, garbage=(False, True))
-@torch.no_grad()
-def ragged_prompts(subject: Subject, side: str, garbage: bool) -> None:
+@running(_RAGGED, side=SIDES, garbage=(False, True))
+def ragged_prompts(rows: Running, side: str, garbage: bool) -> None:
     """Prompts of different length, padded at either side, go on in one batch."""
-    rows = running(subject)
     rows.write(1, 3, 5, side=side, garbage=garbage)
     rows.write(1)
     rows.write(2, 1, 3, side=side, garbage=garbage)
     rows.write(1)
-    rows.need_as_alone()
 
 
-@check(_RAGGED, needs=_WRITES)
-@torch.no_grad()
-def pauses(subject: Subject) -> None:
+@running(_RAGGED)
+def pauses(rows: Running) -> None:
     """A row may read nothing in a step."""
-    rows = running(subject)
     for lengths in ((1, 0, 2), (1, 1, 0), (0, 2, 1)):
         rows.write(*lengths)
-    rows.need_as_alone()
 
 
-@check(_STATE, needs=_WRITES)
-@torch.no_grad()
-def selected_rows(subject: Subject) -> None:
+@running(_STATE)
+def selected_rows(rows: Running) -> None:
     """Rows that are reordered, repeated or dropped go on as if alone."""
-    rows = running(subject)
     rows.write(3)
     for order in ([2, 0, 1], [1, 1, 0, 2], [3, 0]):
         rows.select(order)
         rows.write(2)
         rows.write(1)
-    rows.need_as_alone()
 
 
-@check(_STATE, needs=_WRITES, left=((1, 0), (0, 0)))
-@torch.no_grad()
-def without_the_longest(subject: Subject, left: Sequence[int]) -> None:
+@running(_STATE, left=((1, 0), (0, 0)))
+def without_the_longest(rows: Running, left: Sequence[int]) -> None:
     """Rows go on when the longest row is dropped."""
-    rows = running(subject)
     rows.write(1, 3, 7)
     rows.select(list(left))
     rows.write(1)
     rows.write(2)
-    rows.need_as_alone()
 
 
-@check(_STATE, needs=_WRITES)
-@torch.no_grad()
-def forks(subject: Subject) -> None:
+@running(_STATE)
+def forks(rows: Running) -> None:
     """A step leaves the cache as it was from which its rows were selected."""
-    rows = running(subject)
     rows.write(1, 2, 3)
     before = rows.cache, rows.rows
     rows.select([0, 1, 2])
     rows.write(2)
     rows.cache, rows.rows = before
     rows.write(1)
-    rows.need_as_alone()
 
 
-@check(_ROWS, needs=_WRITES)
-@torch.no_grad()
-def beams(subject: Subject) -> None:
+@running(_ROWS, sources=(4, 2))
+def beams(rows: Running) -> None:
     """The hypotheses of a beam, which share the memory of their sentence, go on as if alone."""
-    rows = running(subject, lengths=(4, 2))
     rows.write(2)
     memory = rows.cache.memory
     rows.select([[0, 0, 0], [1, 1, 1]])  # a beam begins
@@ -187,27 +183,22 @@ def beams(subject: Subject) -> None:
     rows.select([3, 0])  # and ends
     assert rows.cache.width == 1
     rows.write(1)
-    rows.need_as_alone()
 
 
-@check(_ROWS, needs=_WRITES)
-@torch.no_grad()
-def ragged_beams(subject: Subject) -> None:
+@running(_ROWS, sources=(4, 2))
+def ragged_beams(rows: Running) -> None:
     """A beam may begin before the first step, and its hypotheses have different lengths."""
-    rows = running(subject, lengths=(4, 2))
     rows.select([[0, 0], [1, 1]])
     rows.write(1, 4, 2, 3)
     rows.write(1)
     rows.select([[3, 3], [0, 0]])  # without the longest
     rows.write(2)
-    rows.need_as_alone()
 
 
-@check(_FIRST, needs=_WRITES, started=(0, 1, 6))
-@torch.no_grad()
-def joins(subject: Subject, started: int) -> None:
+@running(_FIRST, started=(0, 1, 6))
+def joins(rows: Running, started: int) -> None:
     """A row joins a running batch, fresh or after some tokens."""
-    rows, newcomer = running(subject), running(subject, lengths=(7,))
+    newcomer = rows.beside(7)
     for _ in range(4):
         rows.write(1)
     if started:
@@ -217,26 +208,22 @@ def joins(subject: Subject, started: int) -> None:
     rows.write(2)
     rows.select([3, 1])
     rows.write(1)
-    rows.need_as_alone()
 
 
-@check(_FIRST, needs=_WRITES)
-@torch.no_grad()
-def joins_a_fresh_row(subject: Subject) -> None:
+@running(_FIRST, sources=(1,))
+def joins_a_fresh_row(rows: Running) -> None:
     """A running batch joins a row that has read nothing."""
-    rows, fresh = running(subject), running(subject, lengths=(1,))
-    rows.write(4)
-    fresh.join(rows)
-    fresh.write(3, 1, 1, 2)
-    fresh.write(1)
-    fresh.need_as_alone()
+    others = rows.beside(4, 2, 5)
+    others.write(4)
+    rows.join(others)
+    rows.write(3, 1, 1, 2)
+    rows.write(1)
 
 
-@check(_FIRST, needs=_WRITES)
-@torch.no_grad()
-def joins_beams(subject: Subject) -> None:
+@running(_FIRST, sources=(4,))
+def joins_beams(rows: Running) -> None:
     """Beams of equal width join."""
-    rows, others = running(subject, lengths=(4,)), running(subject, lengths=(2, 6))
+    others = rows.beside(2, 6)
     rows.write(3)
     rows.select([[0, 0]])
     others.select([[0, 0], [1, 1]])
@@ -245,4 +232,3 @@ def joins_beams(subject: Subject) -> None:
     rows.write(1)
     rows.select([[5, 4], [1, 0]])
     rows.write(1)
-    rows.need_as_alone()

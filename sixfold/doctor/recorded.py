@@ -1,0 +1,107 @@
+"""Recorded curves of finished runs, to answer "is this normal?": curves.jsonl has one on each line.
+
+    name, about          the recipe, and where the numbers are from
+    task, tokenizer      of the run, such as "translation" and "bpe" (or "characters → symbols" for two kinds)
+    vocabulary           words of the target side
+    epoch_tokens         scored targets in one epoch
+    text                 SHA-256 that identifies the data files; null if it is not known
+    parameters, metric   of the model; the metric of the points, or null
+    points               [tokens seen, validation loss, metric or null]
+
+`python tools/record_curve.py RUN >> sixfold/doctor/curves.jsonl` adds the curve of a run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from sixfold.doctor.course import Course, Finding
+
+FACTOR = 2  # most by which epoch or vocabulary may differ: a loss per token grows with the vocabulary's logarithm
+USUAL = 0.15  # relative difference of losses: another size, rate or schedule makes such a difference at the same tokens
+
+
+class Curve(NamedTuple):
+    """The validations of one run."""
+
+    name: str
+    about: str
+    task: str
+    tokenizer: str
+    vocabulary: int
+    epoch_tokens: int
+    text: str | None
+    parameters: int
+    metric: str | None
+    points: Sequence[tuple[float, float, float | None]]  # tokens seen, loss, metric
+
+    def json(self) -> str:
+        return json.dumps(self._asdict(), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, line: str) -> Self:
+        read = json.loads(line)
+        return cls(**{**read, "points": [tuple(point) for point in read["points"]]})
+
+    def loss(self, tokens: float) -> float:
+        """The loss after this number of tokens, between two points in proportion to the tokens' logarithm."""
+        seen, losses = zip(*((math.log(point[0]), point[1]) for point in self.points), strict=True)
+        return float(np.interp(math.log(tokens), seen, losses))
+
+
+def recorded_curves() -> list[Curve]:
+    """The curves that come with sixfold."""
+    text = (resources.files("sixfold.doctor") / "curves.jsonl").read_text(encoding="utf-8")
+    return [Curve.from_json(line) for line in text.splitlines()]
+
+
+def text_id(hashes: Mapping[str, str]) -> str:
+    """Identifies the contents of data files, whatever their names."""
+    return hashlib.sha256("\n".join(sorted({*hashes.values()})).encode()).hexdigest()
+
+
+def points_of(course: Course) -> list[tuple[float, float, float | None]]:
+    """The validations of a run by the tokens that it had seen."""
+    metric = {record["step"]: record.get(course.metric) for record in course.valid} if course.metric else {}
+    return [(round(course.tokens(step)), loss, metric.get(step)) for step, loss in course.valid_loss if step]
+
+
+def compare(mine: Curve, recorded: Sequence[Curve]) -> Finding:
+    """Whether the last validation loss of a run is usual after so many tokens."""
+    comparable = [curve for curve in recorded if _distance(mine, curve) <= math.log(FACTOR)]
+    if not comparable or not mine.points:
+        return Finding("not_compared", "Is this normal? No comparable run is known.")
+    curve = min(comparable, key=lambda curve: (curve.text != mine.text, _distance(mine, curve)))
+    tokens, loss, _ = mine.points[-1]
+    first, last = curve.points[0][0], curve.points[-1][0]
+    if tokens * FACTOR < first:
+        return Finding(
+            "not_compared", f"Is this normal? Too early to say: {curve.name} is recorded from {_say(first)} on."
+        )
+    then, seen = curve.loss(tokens), min(max(tokens, first), last)
+    usual = "as usual" if abs(loss - then) <= USUAL * then else "better" if loss < then else "worse"
+    same = "the same text" if curve.text is not None and curve.text == mine.text else "another text of about this size"
+    return Finding(
+        {"as usual": "normal"}.get(usual, usual),
+        f"Is this normal? A recorded run on {same} ({curve.name}, {curve.parameters:,} parameters) had a validation "
+        f"loss of {then:.3f} after {_say(seen)}; this one has {loss:.3f} after {_say(tokens)}: {usual}.",
+    )
+
+
+def _distance(one: Curve, other: Curve) -> float:
+    """0 for runs alike, infinite for those that can't be compared."""
+    if (one.task, one.tokenizer) != (other.task, other.tokenizer):
+        return math.inf
+    sizes = ((one.epoch_tokens, other.epoch_tokens), (one.vocabulary, other.vocabulary))
+    return max(abs(math.log(max(mine, 1) / max(others, 1))) for mine, others in sizes)
+
+
+def _say(tokens: float) -> str:
+    return f"{tokens / 1e6:.3g} million tokens" if tokens >= 1e6 else f"{tokens:,.0f} tokens"

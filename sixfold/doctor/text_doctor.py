@@ -1,0 +1,139 @@
+"""Checks a text before training: finds suspicious rows, and shows a few of each kind with their file and line.
+
+1   survey      reads every split once: hashes and numbers of each row (survey.py), a sample for tokenizers
+2   examples    reads again up to the last example; or, to write a cleaned copy, everything (cleaning.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sixfold.config.schema import Data
+from sixfold.doctor.items import Item, Reader, TrackedFile
+from sixfold.doctor.survey import Survey, counted
+from sixfold.doctor.suspicions import FLAGS, KINDS
+from sixfold.doctor.tokens import Measured, Sides
+from sixfold.text.arrays import Array
+from sixfold.text.file_kinds import remarks
+from sixfold.text.forms import TextForm
+from sixfold.text.preparation import PARTS, ProgressCallback
+from sixfold.text.sources import Source, Split
+
+EXAMPLES = 3  # of each kind in each split
+_EVERY = 10_000  # rows between two calls of `progress`
+
+
+class FileFacts(NamedTuple):
+    """What the bytes of a file show."""
+
+    lines: int
+    mark: bool  # it begins with a byte order mark
+    windows: int  # lines that end in \r\n
+    broken: int  # lines with bytes that are not UTF-8
+
+
+@dataclass
+class PartCheck:
+    """One split: its rows, and those that are suspicious."""
+
+    rows: int
+    flags: Array
+    examples: dict[str, list[Item]] = field(default_factory=dict)  # by kind
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return counted(self.flags)
+
+
+@dataclass
+class TextCheck:
+    """All that was found."""
+
+    form: TextForm
+    sources: Mapping[Split, Sequence[Source[Any]]]
+    parts: dict[Split, PartCheck]
+    files: dict[str, FileFacts]
+    remarks: list[str]
+    tokens: list[Measured]
+    units: tuple[str, ...]  # that tokens are counted by, for each side
+    bytes: int  # of the training text
+
+
+def check_text(data: Data, form: TextForm, progress: ProgressCallback, *, examples: bool = True) -> TextCheck:
+    """Check every split that a configuration names."""
+    sources = {part: found for part in PARTS if (found := form.sources(data, part))}
+    if not sources:
+        raise ValueError("there is no text to check: give files, --data.train, or a recipe that has it")
+    surveys = {part: Survey(form, data) for part in sources}
+    files, sides = {}, Sides(2 if form.has_pairs else 1)
+    for part, survey in surveys.items():
+        for source in sources[part]:
+            reader = Reader(source, form)
+            for item in survey.watched(reader):
+                if part == next(iter(sources)):
+                    sides.add(item)
+                _tell(progress, f"checking {part}", survey.rows)
+            files.update({str(path): _facts(file) for path, file in reader.files.items()})
+    first = surveys[next(iter(sources))]
+    parts = {part: PartCheck(survey.rows, _flags(part, surveys)) for part, survey in surveys.items()}
+    paths = [Path(name) for name in files]
+    warned = [each for each in remarks(data, paths, pairs=form.has_pairs) if each.startswith("warning")]
+    tokens = sides.measure(data, first.bytes)
+    check = TextCheck(form, sources, parts, files, warned, tokens, sides.units(), first.bytes)
+    if examples:
+        for part in parts:
+            _find_examples(check, part, progress)
+    return check
+
+
+def rows_of(check: TextCheck, part: Split) -> Iterator[tuple[Reader, Item, int]]:
+    """Read a split again: each row with its reader and its flags. A text that has changed is an error."""
+    flags, number = check.parts[part].flags.tolist(), 0
+    for source in check.sources[part]:
+        reader = Reader(source, check.form)
+        for item in reader:
+            if number >= len(flags):
+                raise ValueError(f"{source.name} has changed while it was read; check it again")
+            yield reader, item, flags[number]
+            number += 1
+
+
+def _flags(part: Split, surveys: Mapping[Split, Survey]) -> Array:
+    """The flags of a split, with those that compare it with other splits."""
+    survey = surveys[part]
+    flags = survey.flags()
+    if part == "train":
+        held_out = [other for name, other in surveys.items() if name != "train"]
+        flags[survey.also_in(held_out)] |= FLAGS["held_out"]
+    elif "train" in surveys:
+        flags[survey.also_in([surveys["train"]])] |= FLAGS["in_training"]
+    return flags
+
+
+def _find_examples(check: TextCheck, part: Split, progress: ProgressCallback) -> None:
+    """Read a split up to the last of the first rows of each kind."""
+    found = check.parts[part]
+    first = {kind.name: np.flatnonzero(found.flags & FLAGS[kind.name])[:EXAMPLES] for kind in KINDS}
+    wanted = {name: {*rows.tolist()} for name, rows in first.items() if len(rows)}
+    last = max((max(rows) for rows in wanted.values()), default=-1)
+    for number, (_, item, _) in enumerate(rows_of(check, part)):
+        for name, rows in wanted.items():
+            if number in rows:
+                found.examples.setdefault(name, []).append(item)
+        _tell(progress, f"looking for examples in {part}", number)
+        if number >= last:
+            break
+
+
+def _facts(file: TrackedFile) -> FileFacts:
+    return FileFacts(file.line, file.mark, file.windows, file.broken)
+
+
+def _tell(progress: Callable[..., Any], what: str, done: int) -> None:
+    if done % _EVERY == 0:
+        progress(what, done, None)
