@@ -142,11 +142,11 @@ def _distance(a: float, b: float) -> float:
 
 def sample(run: Run, model: Model, tokenizers: Tokenizers, config: Config, number: int) -> list[str]:
     """The first `number` usable texts of the run's validation and test data; random texts if there are none."""
-    texts = fitting(_held_out(run, config, tokenizers, model), model, tokenizers, number)
-    return texts or fitting(_random(model, tokenizers), model, tokenizers, number)
+    texts = first_usable(_held_out(run, config, tokenizers, model), model, tokenizers, number)
+    return texts or first_usable(_random(model, tokenizers), model, tokenizers, number)
 
 
-def fitting(texts: Iterable[str], model: Model, tokenizers: Tokenizers, number: int) -> list[str]:
+def first_usable(texts: Iterable[str], model: Model, tokenizers: Tokenizers, number: int) -> list[str]:
     """The first `number` texts that are neither empty nor too long; for a language model, the beginning of each."""
     return list(islice(_usable(texts, model, tokenizers), number))
 

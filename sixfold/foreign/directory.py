@@ -15,7 +15,7 @@ from sixfold.decoding.session import never_written
 from sixfold.foreign import ctranslate2 as to_ctranslate2
 from sixfold.foreign import safetensors as to_safetensors
 from sixfold.foreign import torch_program
-from sixfold.foreign.agreement import CLOSE, Agreement, ExportedModel, compare, fitting, sample
+from sixfold.foreign.agreement import CLOSE, Agreement, ExportedModel, compare, first_usable, sample
 from sixfold.foreign.as_used import POOL, choose_lines, compare_as_used
 from sixfold.foreign.decoding_settings import ctranslate2_options, not_carried
 from sixfold.foreign.length_limits import WRITTEN, LengthLimits
@@ -58,7 +58,7 @@ def write(
     if texts is None:
         pool = sample(run, model, tokenizers, config, POOL * lines)
     else:
-        pool = fitting(texts, model, tokenizers, POOL * lines)
+        pool = first_usable(texts, model, tokenizers, POOL * lines)
     agreement = _compared(opened, pool, lines, exported, to, folder, strict=quantization in (None, "float32"))
     _describe(folder, {**about, "compared": agreement.json()})
     return agreement, missing
