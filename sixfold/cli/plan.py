@@ -36,7 +36,7 @@ def plan(
     *,
     settings: dict[str, Any],
 ) -> None:
-    """Show how `train` would train: sizes, batches, rates and length, with a reason for each.
+    """Show how `train` would train a model, and why.
 
     It takes the same arguments as `train`. It reads the text, trains a tokenizer, measures the speed of this machine
     for a few seconds, and writes nothing:
