@@ -111,7 +111,7 @@ class Task:
         module = sys.modules.get(_origins.get(self.name, ""))
         return [str(module.__file__)] if module is not None and module.__name__.startswith("sixfold_import_") else []
 
-    def said(self) -> dict[str, Any]:
+    def entry(self) -> dict[str, Any]:
         """The entry of a configuration, with every option."""
         return {"name": self.name, **asdict(self.options)}
 
@@ -204,4 +204,4 @@ def settled(config: Config) -> Config:
         raise ValueError(
             f"task {task.name!r} needs a model of kind {' or '.join(task.kinds)}, got {kind}; leave model.kind out"
         )
-    return config.with_task(task.said(), kind)
+    return config.with_task(task.entry(), kind)

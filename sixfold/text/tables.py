@@ -58,9 +58,9 @@ class Columns(NamedTuple):
     header: bool  # the first row has the names of the columns
 
 
-def table_sources(data: Data, part: Split) -> list[Source[Row]]:
+def table_sources(data: Data, split: Split) -> list[Source[Row]]:
     """The texts and labels of one split. Empty if the configuration has no such split."""
-    return [_table_source(data, item, f"data.{part}") for item in corpus_items(data, part, also=(".csv",))]
+    return [_table_source(data, item, f"data.{split}") for item in corpus_items(data, split, also=(".csv",))]
 
 
 def _table_source(data: Data, item: Files, key: str) -> Source[Row]:

@@ -230,9 +230,9 @@ class Tokenizers(NamedTuple):
     def save(self, directory: Path) -> None:
         """Write tokenizer.json, or source.tokenizer.json and target.tokenizer.json."""
         files = {_JOINT: self.source} if self.joint else dict(zip(_SEPARATE, self, strict=True))
-        with StagedFiles(directory) as aside:
+        with StagedFiles(directory) as staging:
             for name, tokenizer in files.items():
-                aside.write(name, tokenizer.save)
+                staging.write(name, tokenizer.save)
         for name in {_JOINT, *_SEPARATE} - files.keys():
             (directory / name).unlink(missing_ok=True)
 

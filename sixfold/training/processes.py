@@ -116,7 +116,7 @@ class Processes:
 
 
 @contextmanager
-def said_once() -> Iterator[None]:
+def reported_once() -> Iterator[None]:
     """Report a mistake once per machine: before the processes join, each finds it, and local rank 0 reports it."""
     try:
         yield
@@ -133,7 +133,7 @@ def together(device: str) -> Iterator[Processes]:
     if size == 1:
         yield Processes(device=choose_device(device))
         return
-    with said_once():
+    with reported_once():
         chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", "0")))
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)

@@ -77,7 +77,7 @@ def _task_of(then: Mapping[str, Any]) -> Mapping[str, Any]:
     kind = then.get("model", {}).get("kind", Config().model.kind)
     was = then.get("task") or {"name": usual_task(kind).name}
     try:
-        return {**find_task(was["name"]).said(), **was}
+        return {**find_task(was["name"]).entry(), **was}
     except ValueError:  # a task of the user's own, which is not the one of today: that one was found
         return was
 

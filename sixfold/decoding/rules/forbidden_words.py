@@ -44,13 +44,13 @@ class ForbiddenWords(Rule):
         """Whether one of them occurs in a complete text."""
         return bool(self._phrases.find(text))
 
-    def breaks(self, said: Sequence[int], *, over: bool) -> bool:
-        state = self._walk(said)
+    def breaks(self, written: Sequence[int], *, over: bool) -> bool:
+        state = self._walk(written)
         return not self._texts.may_end(state) if over else self._texts.way_out(state) == FAR
 
-    def apply(self, log_p: Tensor, said: Sequence[int], budget: int) -> None:
+    def apply(self, log_p: Tensor, written: Sequence[int], budget: int) -> None:
         # At budget 0 only EOS can be chosen. The mask for budget 1 is used: it keeps the scores of other words.
-        log_p.masked_fill_(self._mask(self._walk(said), min(max(budget, 1), FAR), log_p.device), -torch.inf)
+        log_p.masked_fill_(self._mask(self._walk(written), min(max(budget, 1), FAR), log_p.device), -torch.inf)
 
     def _mask(self, state: TextState, budget: int, device: torch.device) -> Tensor:
         """(V,): which words are forbidden."""

@@ -82,29 +82,29 @@ class MustOccur(Rule):
         """The tokens of each term, with and without a space before it."""
         return self._terms.ways
 
-    def apply(self, log_p: Tensor, said: Sequence[int], budget: int) -> None:
-        state = self._walk(said)
-        if len(said) < len(self._prefix) or self._terms.all_in(state.met):
+    def apply(self, log_p: Tensor, written: Sequence[int], budget: int) -> None:
+        state = self._walk(written)
+        if len(written) < len(self._prefix) or self._terms.all_in(state.met):
             return
-        said, complete = tuple(said), self._terms.all_in(self._terms.met(state))
-        would_end = said[:-1] in self._would_end or (not complete and bool(log_p[EOS] >= log_p.max()))
+        written, complete = tuple(written), self._terms.all_in(self._terms.met(state))
+        would_end = written[:-1] in self._would_end or (not complete and bool(log_p[EOS] >= log_p.max()))
         if would_end:
-            self._would_end.add(said)
+            self._would_end.add(written)
         if not complete:
             log_p[EOS] = -torch.inf
         spare = budget - self._terms.most(state)
         if 0 < spare < FAR and self._forbidden is not None:
-            self._forbidden.apply(log_p, said, spare)
+            self._forbidden.apply(log_p, written, spare)
         if spare <= 0 or would_end:
             self._force(log_p, state, budget, must=spare <= 0)
 
-    def progress(self, said: Sequence[int]) -> int:
-        return self._terms.progress(self._walk(said))
+    def progress(self, written: Sequence[int]) -> int:
+        return self._terms.progress(self._walk(written))
 
-    def wants(self, said: Sequence[int]) -> Sequence[int]:
-        if len(said) < len(self._prefix):
+    def wants(self, written: Sequence[int]) -> Sequence[int]:
+        if len(written) < len(self._prefix):
             return ()
-        return tuple(dict.fromkeys(option.way[0] for option in self._terms.options(self._walk(said))))
+        return tuple(dict.fromkeys(option.way[0] for option in self._terms.options(self._walk(written))))
 
     def _force(self, log_p: Tensor, state: _State, budget: int, must: bool) -> None:
         """Allow only words that continue a missing term, unless all of these are forbidden and the term can wait."""

@@ -285,7 +285,7 @@ def _banks(sentence: _Beams, candidates: Iterable[Candidate]) -> Sequence[Iterab
     banks: dict[int, list[Candidate]] = {}
     for candidate in candidates:
         _, _, index, word, _ = candidate
-        said = sentence.open[index].tokens
-        said = said if word == EOS else (*said, word)
-        banks.setdefault(sum(rule.progress(said) for rule in sentence.rules), []).append(candidate)
+        written = sentence.open[index].tokens
+        written = written if word == EOS else (*written, word)
+        banks.setdefault(sum(rule.progress(written) for rule in sentence.rules), []).append(candidate)
     return [banks[progress] for progress in sorted(banks, reverse=True)]
