@@ -152,7 +152,7 @@ def _real(ids: Tensor) -> Tensor | None:
 
 
 class _Grouped(nn.Module):
-    """Another library's model with the parameter groups that our optimisers need: only matrices decay."""
+    """Another library's model with the parameter groups of our optimisers: weight decay applies to matrices only."""
 
     def __init__(self, model: nn.Module):
         super().__init__()

@@ -99,6 +99,6 @@ def _compared(found: Agreement) -> Iterator[tuple[str, str]]:
     yield f"texts, decoded by the README's program {how}", f"{found.texts:,}"
     yield "identical to the run's text", f"{used.same:,} ({used.same / found.texts:.1%})"
     if used.cut:
-        yield "identical among those that reach the length limit", f"{used.cut_same:,} of {used.cut:,}"
+        yield "identical texts among those that reach the length limit", f"{used.cut_same:,} of {used.cut:,}"
     if used.searched:
         yield "identical where beam and greedy search differ", f"{used.searched_same:,} of {used.searched:,}"

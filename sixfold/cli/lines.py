@@ -38,7 +38,7 @@ def read_lines(path: Path | None) -> Iterator[str]:
 
 
 def arriving_lines(path: Path | None) -> Iterable[str | None]:
-    """The same lines, with None in between while standard input has no line ready."""
+    """The lines of `read_lines`, with None whenever standard input has no line ready."""
     if path is None or str(path) == "-":
         return StandardInput()
     return (_looked_at(line, number, str(path)) for number, line in enumerate(lines.read_lines(path), 1))

@@ -1,4 +1,5 @@
-"""Settings that a user gives: one value in place of a list, and which values of a recipe yield to them."""
+"""Settings that a user gives: one value in place of a list, and which values of a recipe are dropped because
+they conflict with a setting."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class EnsembleState:
 class Ensemble(GatedStep):
     """A step function of several. Members may be on different devices; results are on that of the first.
 
-    Gates apply to every member. What a member's tap sees is not part of the result: it belongs to one model.
+    Gates apply to every member. The result has no tap: a tap belongs to one model.
     """
 
     def __init__(self, steps: Sequence[StepFunction]):

@@ -21,7 +21,7 @@ class Line(NamedTuple):
     terms: tuple[str, ...] = ()  # texts that must occur in it
 
     def mistake(self) -> ValueError | None:
-        """The error if one of its texts is none, or has half a character."""
+        """The error if one of its texts is not a text, or has half of a surrogate pair."""
         try:
             for text in (self.text, self.prefix or "", *self.terms):
                 checked(text)
@@ -31,7 +31,7 @@ class Line(NamedTuple):
 
 
 class Alignment(NamedTuple):
-    """For each token and word of an output, the source piece and word of most attention; see `decoding.alignment`."""
+    """For each token and word of an output, the source piece and word with most attention; see `decoding.alignment`."""
 
     source: tuple[str, ...]  # the readable pieces of the source
     tokens: tuple[int, ...]  # for each token of the output, the index of a source piece

@@ -1,4 +1,4 @@
-"""From lines to jobs, and from tickets to outputs: models and tokenizers bound to one decoding configuration.
+"""Turns lines into jobs, and tickets into outputs, with models and tokenizers bound to one decoding configuration.
 
 A sentence passes through five kinds of objects:
 

@@ -98,7 +98,7 @@ def remarks(data: Data, files: Iterable[Path], *, pairs: bool) -> list[str]:
             found.append(
                 f"note: {path} has Windows line ends (\\r\\n); the \\r is part of the line end, not of the text"
             )
-        if file_ending(path.name) not in (".csv", ".jsonl"):  # whose errors name such lines
+        if file_ending(path.name) not in (".csv", ".jsonl"):  # whose readers report such lines themselves
             found += warnings_of(line.decode(errors="replace"), str(path), training=True)
         if pairs and file_ending(path.name) == ".tsv":
             found += _header(path, line, data)

@@ -272,14 +272,14 @@ class _Corpus:
 
     def add(self, name: str, source: dict[str, list[str]], target: dict[str, list[str]]) -> None:
         self.pages += 1
-        split = self._pairs[split_of(name)]
+        kept = self._pairs[split_of(name)]
         for pair in align(source, target):
             self.aligned += 1
-            why = self._refuse(pair) or ("twice" if pair in split else "")
+            why = self._refuse(pair) or ("twice" if pair in kept else "")
             if why:
                 self.dropped[why] += 1
             else:
-                split[pair] = None
+                kept[pair] = None
 
     def _refuse(self, pair: ParagraphPair) -> str:
         lengths = [words(text, language) for text, language in zip(pair, self.languages, strict=True)]

@@ -140,7 +140,7 @@ class ParallelText:
         return in_chunks(pairs, lambda pair: len(pair[0]) + len(pair[1]))
 
     def _trainers(self) -> list[TokenizerTrainer]:
-        """One for both sides, or one for each."""
+        """The trainers: one for both sides, or one for each side."""
         kind, size = self.data.tokenizer, self.data.vocabulary
         if isinstance(kind, str) and not isinstance(size, schema.Vocabularies):
             return [TokenizerTrainer(kind, size)]
@@ -210,7 +210,7 @@ def divided_counts(counts: SplitReport, held: int, duplicates: int) -> dict[str,
 
 
 def in_order(counts: Mapping[str, SplitReport]) -> dict[str, SplitReport]:
-    """Training, validation, test."""
+    """The counts in the order training, validation, test."""
     return {split: counts[split] for split in SPLITS if split in counts}
 
 
@@ -276,5 +276,5 @@ def pair_references(data: Data, split: Split) -> list[Reference]:
 
 
 def no_references(data: Data, split: Split) -> list[Reference]:
-    """None: plain text is scored by its likelihood only."""
+    """No references: plain text is scored by its likelihood only."""
     return []

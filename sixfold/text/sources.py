@@ -33,10 +33,10 @@ class Source(Generic[T]):
     name: str
     weight: float  # how often each line occurs in an epoch
     reader: Callable[[Opener], Iterator[T]]
-    files: tuple[Path, ...] = ()  # none if it is embedded
+    files: tuple[Path, ...] = ()  # empty for an embedded example
 
     def read(self, opener: Opener = open_stored) -> Iterator[T]:
-        """Read it once; each file is opened by `opener`, and read to its end."""
+        """Read the source once. Each file is opened by `opener` and read to its end."""
         return self.reader(opener)
 
     def hashes(self, hash_of: Callable[[Path], str] = file_hash) -> dict[str, str]:

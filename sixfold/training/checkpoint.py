@@ -70,7 +70,7 @@ def write(
 ) -> None:
     """Write a checkpoint: `state` must be JSON and contain "step"; each group of tensors becomes a file.
 
-    All processes must call: each writes its shards, and the first writes all else.
+    All processes must call this. Each writes its shards; the first one writes the other files.
     """
     processes = processes or Processes()
     with new_directory(directory) if processes.first else nullcontext(directory) as own:
@@ -92,7 +92,7 @@ def write(
 
 def _hashes(staging: Path, processes: Processes) -> dict[str, str]:
     """The hashes of this process's share of the files."""
-    processes.wait()  # until all are written
+    processes.wait()  # a barrier: all processes have written their files
     paths = sorted(path for path in staging.rglob("*") if path.is_file())
     return {path.relative_to(staging).as_posix(): file_hash(path) for path in share(paths, processes)}
 
@@ -115,7 +115,7 @@ def trust(directory: Path) -> Checkpoint:
 
 
 def read_state(directory: Path) -> dict[str, Any]:
-    """The content of `state.json`; whatever is wrong with the file is a DamagedError."""
+    """The content of `state.json`. Every problem with the file raises a DamagedError."""
     path = directory / "state.json"
     try:
         state = read_json(path)

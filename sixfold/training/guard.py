@@ -40,13 +40,13 @@ class Verdict(Enum):
 
 
 ROLL_BACKS = 3  # most roll-backs without GOOD_STRETCH good steps in between
-GOOD_STRETCH = 1000  # steps
-SUSTAINED = 40  # high steps minus others that cause a roll-back
-UNUSABLE = 3  # steps in a row that are not finite, which cause a roll-back
-PAID_BY = 10  # good steps that offset one step that is not finite
+GOOD_STRETCH = 1000  # roll-backs are forgotten after this many steps that are not skipped
+SUSTAINED = 40  # roll back if high steps minus the others reach this number
+UNUSABLE = 3  # roll back after this many steps in a row that are not finite
+PAID_BY = 10  # one step that is not finite is forgotten after this many good steps
 FEW = 10  # a mean over at most this number of steps may be low by chance
 _GUESS = 1.0  # initial estimate, in nats, of the difference between neighbouring steps
-CALM = 20  # steps in a row, neither high nor skipped, after which a state is good
+CALM = 20  # a state is good after this many steps in a row that are neither high nor skipped
 MEMORY = 100  # time constant, in steps, of the running mean
 NATS, DIFFERENCES = 0.5, 4.0  # a loss is high above lowest + max(NATS, DIFFERENCES · usual difference)
 _LARGEST = 1e9  # larger losses are clamped to this, so that their sums stay finite
@@ -73,7 +73,7 @@ class _Seen:
 
     def learn(self, loss: float) -> None:
         """Add a loss that is not high: a plain mean over the first MEMORY steps, then an exponential one."""
-        if self.steps:  # the guess counts as one difference
+        if self.steps:  # the initial estimate has the weight of one difference
             self.difference += (abs(loss - self.last) - self.difference) / min(self.steps + 1, MEMORY)
         self.steps += 1
         self.mean += (loss - self.mean) / min(self.steps, MEMORY)
@@ -87,7 +87,7 @@ class Guard:
     def __init__(self) -> None:
         self.rate = 1.0  # a factor on the learning rate
         self.reason: str | None = None  # of the last verdict, unless it was GO
-        self.gave_up: str | None = None  # the explanation, once the verdict is STOP
+        self.gave_up: str | None = None  # the reason for the verdict STOP
         self._seen = _Seen()
         self._calm = CALM  # steps in a row that were neither high nor skipped; fresh weights count as good
         self._good = 0  # optimiser steps since the last roll-back

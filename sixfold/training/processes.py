@@ -117,7 +117,7 @@ class Processes:
 
 @contextmanager
 def reported_once() -> Iterator[None]:
-    """Report a mistake once per machine: before the processes join, each finds it, and local rank 0 reports it."""
+    """Report a mistake once per machine: before the processes join, each finds it, but only local rank 0 reports it."""
     try:
         yield
     except ValueError:

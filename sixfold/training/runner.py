@@ -354,12 +354,12 @@ def _go(trainer: Trainer, display: Display) -> Outcome:
     progress = trainer.progress
     if trainer.validation.possible and progress.best is None:
         display.say(f"{NO_BEST}, of step {progress.step:,}")
-    number = (trainer.signals.number or signal.SIGTERM) if reason.asked else None  # or another process received it
+    received = trainer.signals.number or signal.SIGTERM  # the number is None if another process received the signal
     return Outcome(
         reason.text,
         trainer.store.run.directory,
         finished=not reason.asked and not trainer.guard.gave_up,
-        signal=number,
+        signal=received if reason.asked else None,
         step=progress.step,
         best_step=trainer.best_step(),
         scores=dict(trainer.scores),

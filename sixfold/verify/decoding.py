@@ -75,7 +75,7 @@ def batch(subject: VerifiedRun) -> Measured:
     tolerance=ROUNDING_TO_8_BITS,
 )
 def int8(subject: VerifiedRun) -> Measured:
-    """`batch` with linear maps in int8, where the last bit of an activation can decide how it is rounded."""
+    """`batch` with linear maps in int8: a difference in the last bit of an activation can become a whole int8 step."""
     if next(subject.model.parameters()).device.type != "cpu":
         raise NotApplicable("int8 works on a CPU only")
     model = quantised(subject.model)
@@ -107,7 +107,7 @@ def _states_in_a_batch(subject: VerifiedRun, model: Model) -> Measured:
     tolerance=ROUNDING,
 )
 def attention(subject: VerifiedRun) -> Measured:
-    """Compare the log-probabilities of all words after each token; an open tap makes attention explicit."""
+    """Compare the log-probabilities of all words after each token; with a tap, attention is computed explicitly."""
     if not any(_can_be_fused(part) for part in subject.model.modules()):
         raise NotApplicable("no part of this model uses the fused kernel")
     tap = Tap()

@@ -15,7 +15,7 @@ from sixfold.decoding.rules.phrase_automaton import BROKEN, Ints, Match, Phrases
 from sixfold.decoding.rules.rule import Rule
 from sixfold.text.tokenizer import Tokenizer
 
-FAR = 8  # tokens: larger budgets are treated alike, and longer ways out count as none
+FAR = 8  # tokens: larger budgets count as this one; a text that needs this many before it may end counts as endless
 _MOST_MASKS = 1000  # most cached masks, each as large as the vocabulary
 _DEAD, _UNKNOWN = 0, -1
 
@@ -100,7 +100,7 @@ class _Texts:
         return match != _DEAD and not self._phrases.at_end(self._matches[match])
 
     def ways_out(self, state: TextState) -> NDArray[np.int8]:
-        """For each id, the tokens needed after it before the text may end; FAR: no way. For EOS: −1 or FAR."""
+        """For each id, the tokens needed after it before the text may end; FAR if it can't. For EOS: −1 or FAR."""
         ways = np.full(len(self._vocabulary), FAR, dtype=np.int8)
         matches, indices = np.unique(self._after_complete(state), return_inverse=True)
         found = np.array([self.way_out((b"", match)) for match in matches.tolist()], dtype=np.int8)
@@ -111,8 +111,9 @@ class _Texts:
         return ways
 
     def way_out(self, state: TextState) -> int:
-        """Fewest tokens after which the text may end, 0 in most states. FAR: no way, as where every token that could
-        follow begins with a space.
+        """Fewest tokens after which the text may end, 0 in most states.
+
+        FAR if it can't end, for example if every possible next token begins with a space.
 
         An incomplete character is completed byte by byte; then complete characters follow.
         """

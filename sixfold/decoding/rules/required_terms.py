@@ -29,7 +29,7 @@ class _State(NamedTuple):
     pending: bytes = b""  # the first bytes of an incomplete character
     match: Match = Match()
     space: bool = True  # whether the text is empty or ends with a space
-    met: frozenset[int] = frozenset()  # terms that occur, whatever follows
+    met: frozenset[int] = frozenset()  # terms that occur, for every continuation of the text
 
 
 class _Option(NamedTuple):
