@@ -53,8 +53,8 @@ _CHARACTER = r"[\s\S]"
 _CHUNK = 10_000  # texts that are encoded together
 _LARGEST = 1 << 30  # bytes of a file
 
-# The library uses threads, which do not survive a fork: a child process with parallelism enabled would deadlock. Without
-# the variable, some versions warn at every fork. So it is set to true here, and to false in children.
+# The library uses threads, which do not survive a fork: a child process with parallelism enabled would deadlock.
+# Without the variable, some versions warn at every fork. So it is set to true here, and to false in children.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 os.register_at_fork(after_in_child=lambda: os.environ.update(TOKENIZERS_PARALLELISM="false"))
 
