@@ -40,7 +40,7 @@ class EnsembleState:
 
 
 class Ensemble(GatedStep):
-    """A step function of several. Members may be on different devices; results are on that of the first.
+    """A step function made of several. Members may be on different devices; results are on the device of the first.
 
     Gates apply to every member. The result has no tap: a tap belongs to one model.
     """

@@ -17,7 +17,7 @@ FORMAT = "sixfold-labels-1"
 
 
 def checked_labels(labels: Any) -> list[str]:
-    """Check the labels of a model: at least two different texts, none empty."""
+    """Check the labels of a model: a list of at least two texts, all different and none empty."""
     if not isinstance(labels, Sequence) or isinstance(labels, str):
         raise ValueError(f"labels must be a list of texts, got {quoted(labels)}")
     if not all(isinstance(label, str) and label for label in labels):

@@ -72,7 +72,7 @@ def test_a_header_that_is_read_as_text_gets_a_warning_that_shows_it(tmp_path, he
     assert report.splits["train"].lines == 2  # it is not dropped in silence
     (warning,) = report.remarks
     assert f"line 1: {source!r} and {target!r} look like names of columns" in warning
-    assert f"--data.source {source} --data.target {target} leaves the line out" in warning
+    assert f"if they are names, give --data.source {source} --data.target {target}" in warning
 
 
 @pytest.mark.parametrize("first", ["cat\tk a t", "no\tn o", "source\ts o r s", "text"])
