@@ -192,7 +192,7 @@ def notes(section: dict[str, Any]) -> list[str]:
     mode = "deterministic" if section["deterministic"] else "not deterministic"
     return [
         f"{batches}: {counts}",
-        f"peak: {peak}, measured in every round; the model's products are counted with padding, and attention in full",
+        f"peak: {peak}, measured in every round; the products of the model include those on padding and on masked keys",
         f"sixfold's step is that of `sixfold train`, {mode} as configured; the others are not deterministic",
         "ratios compare times; above 1, sixfold is faster",
     ]

@@ -19,7 +19,7 @@ from sixfold.text.forms import LABELLED_TEXT, PLAIN_TEXT, TextForm
 if TYPE_CHECKING:
     from sixfold.config.schema import Config
 
-_RECORDS = (".tsv", ".csv", ".jsonl")  # files that hold more than plain lines
+_RECORDS = (".tsv", ".csv", ".jsonl")  # files whose lines are not plain texts
 
 
 @app.command(cls=Sectioned)

@@ -87,7 +87,7 @@ def slow_preparation(planned: Planned, seconds: float) -> str | None:
         return None
     return (
         f"preparing the text took {seconds / 60:.1f} of the {minutes:g} minutes: raise training.minutes, or prepare "
-        f"once (sixfold.prepare) and train on that"
+        f"it once (sixfold.prepare) and train on the prepared text"
     )
 
 

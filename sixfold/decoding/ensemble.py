@@ -1,4 +1,4 @@
-"""An ensemble: the probability of a word is the mean over several models.
+"""An ensemble: the probability of a word is the mean of its probabilities in several models.
 
     log p(word) = log (1/M · Σ_m p_m(word)),    M models with one vocabulary
 

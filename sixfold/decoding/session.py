@@ -107,7 +107,7 @@ class DecodingSession(LineSession[Translation]):
         return make_rules(self.decoding, self.tokenizer, prefix=line.prefix, terms=line.terms)
 
     def demanded(self, line: Line) -> int:
-        """The number of tokens in the prefix and the terms: the limit by `max_ratio` is raised by it."""
+        """The number of tokens in the prefix and the terms. It is added to the limit that `max_ratio` gives."""
         texts = [text for text in (line.prefix, *line.terms) if text]
         return sum(map(len, self.tokenizer.encode_batch(texts)))
 
@@ -198,7 +198,7 @@ def check_demands(
     attention weights
     """
     known = _limit(models, stack)
-    most = decoding.max_length if known is None else min(decoding.max_length, known - 1)  # it reads BOS first
+    most = decoding.max_length if known is None else min(decoding.max_length, known - 1)  # BOS takes a position
     rules = make_rules(decoding, tokenizer, terms=terms)
     for rule in rules:
         rule.check(most)

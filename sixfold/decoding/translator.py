@@ -116,12 +116,12 @@ class TranslationSession(DecodingSession):
         if not ids:
             return None
         decoding, known = self.decoding, self.limit("encoder")
-        places = None if known is None else known - 1  # one is for EOS
+        places = None if known is None else known - 1  # EOS takes a position
         ids, note = cut_to_fit(ids, decoding, places, "the source")
         limit = max(int(decoding.max_ratio * len(ids)) + 10 + self.demanded(line), decoding.min_length)
         limit, most = min(limit, decoding.max_length), self.limit("decoder")
         if most is not None:
-            limit = min(limit, most - 1)  # it reads BOS first
+            limit = min(limit, most - 1)  # BOS takes a position
         rules, seed = self.rules(line), self.seed(ids, line)
         job = Job(source=[*ids, EOS], limit=limit, rules=rules, seed=seed, tag=line, note=note)
         return self.looking.at(job)

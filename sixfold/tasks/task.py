@@ -56,7 +56,8 @@ class Task:
     collate: Callable[[Rows, Any], Batch]  # (rows, options) → a batch with its counts: a pure function
     losses: Callable[..., dict[str, Term]]  # (model, batch, smoothing=, recompute=[, options=]) → the terms to minimise
     metrics: tuple[str, ...]  # besides the loss; the first one decides which weights are best
-    user: Callable[..., Any] | None = None  # (models, tokenizers, decoding, labels=, data=, origin=) → a Translator, …
+    # (models, tokenizers, decoding, labels=, data=, origin=) → the object that uses the model: a Translator, …
+    user: Callable[..., Any] | None = None
     answers: Callable[..., list[str]] | None = None  # (user, sources, stop) → the texts that the metrics score
     rehearse: Callable[..., None] | None = None  # (user, references): raises a ValueError if decoding would fail
     before: Callable[..., Batch] | None = None  # (model, batch, key=[, options=]) → a batch, before the forward

@@ -49,8 +49,8 @@ class Scratch:
 
     def __init__(self, precision: torch.dtype = torch.float32) -> None:
         self.rows = 0
-        self.precision = precision  # of the model's own modules, where they are called
-        self.maps: dict[nn.Module, LinearMap] = {}  # one for each part, however many layers share it
+        self.precision = precision  # the dtype in which the model's own modules are called
+        self.maps: dict[nn.Module, LinearMap] = {}  # one for each part, even if several layers share it
         self._memory: dict[str, np.ndarray] = {}
         self._buffers: dict[tuple[str, int], Buffer] = {}
 
@@ -289,8 +289,8 @@ def row_by_row(function: Callable[[Tensor], Tensor], y: Tensor, width: int) -> T
     """function(y), computed so that no row changes the last bit of another. A row has one or more chunks of this width.
 
     torch's elementwise loops compute full vectors. The remainder of a tensor, or of a thread's share, is computed one
-    number at a time, and rounded differently. If vectors divide the width, a tensor computed by one thread has no
-    remainder; otherwise each row is computed alone.
+    number at a time, and rounded differently. If the width is a multiple of the vector length, a tensor
+    computed by one thread has no remainder; otherwise each row is computed alone.
     """
     if width % _VECTOR:
         return torch.cat([function(row.clone()) for row in y.split(1)])  # cloned: every row has the same alignment
