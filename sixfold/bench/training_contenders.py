@@ -32,11 +32,11 @@ Logits = Callable[[Batch], Tensor]  # (rows, length, words)
 
 class TrainingContender(NamedTuple):
     contender: Contender
-    same: str  # "weights" or "sizes": those of the model that is measured
+    same: str  # "weights" or "sizes": what it has in common with the measured model
 
 
 class Replay:
-    """Repeats the same batches, instead of a trainer's own."""
+    """Yields the same batches again and again, in place of those of a trainer."""
 
     def __init__(self, steps: Sequence[MicroBatches]):
         self.steps, self.padding, self.epoch, self._given = steps, 0.0, 0, 0

@@ -97,7 +97,7 @@ class GenerationSession(DecodingSession):
         ]
 
     def _split_lines(self, text: str) -> list[str]:
-        """The lines of a text with their ends. If the tokenizer splits at spaces, an end is a word of its own."""
+        """The lines of a text with their ends. If the tokenizer splits at spaces, a line end is a separate word."""
         lines = re.findall(r"[^\n]*\n|[^\n]+", text)
         if self.tokenizer.spells:
             return lines

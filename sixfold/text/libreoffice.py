@@ -194,7 +194,7 @@ class _Element:
     choice: int | None = None  # index of the text that is one of several variants
 
     def vary(self, text: str, default: bool) -> None:
-        """Keep one of several variants (for Writer and Calc, macOS and others): the default, or else the first."""
+        """Keep one of several variants (for Writer and Calc, macOS and others): the default, otherwise the first."""
         if self.choice is None:
             self.choice = len(self.texts)
             self.texts.append(text)
@@ -254,7 +254,7 @@ def tidy(text: str) -> str:
 
 
 def align(source: dict[str, list[str]], target: dict[str, list[str]]) -> Iterator[ParagraphPair]:
-    """Pairs of texts with the same id, in order. If the sides have different numbers of them, they can't be aligned."""
+    """Pairs of texts with the same id, in order. An id with more texts on one side than on the other is left out."""
     for key, texts in source.items():
         if len(texts) == len(target.get(key, ())):
             yield from map(ParagraphPair, texts, target[key])

@@ -158,7 +158,7 @@ class _Terms:
         return met == self._everything
 
     def most(self, state: _State) -> int:
-        """Tokens that suffice after any continuation: every term not yet certain, written in its safe way."""
+        """A number of tokens that always suffices: every term that is not certain to occur, written in its safe way."""
         return self._sum(self._everything - state.met)
 
     def need(self, state: _State) -> int:
@@ -193,12 +193,12 @@ class _Terms:
         return [word for word in nearer if needs[word] < budget]
 
     def progress(self, state: _State) -> int:
-        """The cost of the terms that occur, plus the tokens written of the unfinished term that is furthest."""
+        """The cost of the terms that occur, plus the tokens already written of the unfinished term that has most of them."""
         begun = (self._costs[option.term] - len(option.way) for option in self.options(state))
         return self._sum(self.met(state)) + max([0, *begun])
 
     def _greedy(self, state: _State) -> int:
-        """Tokens needed if the option that saves most is taken each time; spoiling a term costs that term.
+        """Tokens needed if the option that saves most is taken each time; an option that spoils another term costs that term, too.
 
         A term's safe way saves nothing and spoils nothing, and the best option is at least as good. So the result is
         at most the sum of the costs of the missing terms.
