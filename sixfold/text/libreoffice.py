@@ -254,7 +254,7 @@ def tidy(text: str) -> str:
 
 
 def align(source: dict[str, list[str]], target: dict[str, list[str]]) -> Iterator[ParagraphPair]:
-    """Pairs of texts with the same id, in order. An id with more texts on one side than on the other is left out."""
+    """Pairs of texts with the same id, in order. An id whose numbers of texts differ is left out."""
     for key, texts in source.items():
         if len(texts) == len(target.get(key, ())):
             yield from map(ParagraphPair, texts, target[key])

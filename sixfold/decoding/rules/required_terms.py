@@ -193,12 +193,12 @@ class _Terms:
         return [word for word in nearer if needs[word] < budget]
 
     def progress(self, state: _State) -> int:
-        """The cost of the terms that occur, plus the tokens already written of the unfinished term that has most of them."""
+        """The cost of the terms that occur, plus the largest number of tokens written of an unfinished term."""
         begun = (self._costs[option.term] - len(option.way) for option in self.options(state))
         return self._sum(self.met(state)) + max([0, *begun])
 
     def _greedy(self, state: _State) -> int:
-        """Tokens needed if the option that saves most is taken each time; an option that spoils another term costs that term, too.
+        """Tokens needed if the option that saves most is taken each time. Spoiling a term costs that term's tokens.
 
         A term's safe way saves nothing and spoils nothing, and the best option is at least as good. So the result is
         at most the sum of the costs of the missing terms.
