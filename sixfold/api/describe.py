@@ -14,7 +14,7 @@ from typing import Any
 from rich.table import Table
 
 from sixfold.config.schema import Config, Files
-from sixfold.disk.reading import ordinary
+from sixfold.disk.reading import regular_file
 from sixfold.doctor.course import Finding
 from sixfold.doctor.run_doctor import examine
 from sixfold.runs.run import Run
@@ -68,13 +68,13 @@ def _task(config: Config) -> dict[str, Any]:
         task = task_of(config)
     except ValueError as error:  # a task of the user's own that was not imported
         return {"name": None, "counts": "targets", "problem": str(error)}
-    return {**task.said(), "counts": "target tokens" if task.main == "words" else task.main}
+    return {**task.entry(), "counts": "target tokens" if task.main == "words" else task.main}
 
 
 def who_writes(run: Run) -> str | None:
     """The process that holds the lock of a run, if there is one."""
     try:
-        with open(run.directory / "lock", encoding="utf-8", opener=ordinary) as file:
+        with open(run.directory / "lock", encoding="utf-8", opener=regular_file) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:

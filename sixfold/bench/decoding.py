@@ -1,7 +1,7 @@
 """Speed of decoding, from text to text: all contenders have the same weights and the same search.
 
-Sentences end where the model ends them, so the time per written token is compared; beside it stands the share of equal
-lines. An untrained model never ends a sentence: there all outputs have the length limit.
+Sentences end where the model ends them, so the time per written token is compared, with the share of equal lines in the
+next column. An untrained model never ends a sentence: there all outputs have the length limit.
 """
 
 from __future__ import annotations

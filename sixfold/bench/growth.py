@@ -28,7 +28,7 @@ WAYS = ("forward", "forward and backward")
 _PEER = "x-transformers"
 _FOR_MEMORY = 0.4  # share of the time for measuring memory
 
-CellKey = tuple[str, str, int]  # who, way, length
+CellKey = tuple[str, str, int]  # library, way, length
 
 
 def measure(subject: BenchSubject, options: BenchOptions, seconds: float, tell: Tell) -> dict[str, Any]:
@@ -36,13 +36,13 @@ def measure(subject: BenchSubject, options: BenchOptions, seconds: float, tell: 
     until = time.perf_counter() + seconds
     lengths, missing = _possible(subject.model)
     left_out = {peer: "this section compares with x-transformers only" for peer in options.peers if peer != _PEER}
-    who = [OURS]
+    libraries = [OURS]
     if _PEER in options.peers:
         if reason := absence(_PEER):
             left_out[_PEER] = reason
         else:
-            who.append(_PEER)
-    cells = _memories(subject, options, who, lengths, seconds * _FOR_MEMORY, missing, tell)
+            libraries.append(_PEER)
+    cells = _memories(subject, options, libraries, lengths, seconds * _FOR_MEMORY, missing, tell)
     if not cells:
         raise Skipped("; ".join(missing))
     tell("length …")
@@ -71,9 +71,9 @@ def _possible(model: Model) -> tuple[list[int], list[str]]:
     return lengths, [f"{length:,}: this model reads at most {most:,} tokens" for length in rest]
 
 
-def act(model: Model, who: str, way: str, longest: int) -> Callable[[int], None]:
+def act(model: Model, library: str, way: str, longest: int) -> Callable[[int], None]:
     """The measured work: a row of random words goes forward through the stack and, depending on `way`, backward."""
-    read = _reader(model, who, longest)
+    read = _reader(model, library, longest)
     words = model.sizes.vocabulary(_stack(model))
     chance = torch.Generator().manual_seed(SEED)
 
@@ -100,8 +100,8 @@ def act(model: Model, who: str, way: str, longest: int) -> Callable[[int], None]
     return run
 
 
-def _reader(model: Any, who: str, longest: int) -> Callable[[Tensor], Tensor]:
-    if who == _PEER:
+def _reader(model: Any, library: str, longest: int) -> Callable[[Tensor], Tensor]:
+    if library == _PEER:
         torch.manual_seed(SEED)
         side = "encoder" if model.reads_source else "only" if model.writes_text else "reader"
         return x_stack(model.sizes, side, longest, return_only_embed=True)
@@ -113,7 +113,7 @@ def _reader(model: Any, who: str, longest: int) -> Callable[[Tensor], Tensor]:
 def _memories(
     subject: BenchSubject,
     options: BenchOptions,
-    who: Sequence[str],
+    libraries: Sequence[str],
     lengths: Sequence[int],
     seconds: float,
     missing: list[str],
@@ -123,15 +123,15 @@ def _memories(
     cells: dict[CellKey, dict[str, Any]] = {}
     job = {"threads": options.threads, "imports": list(subject.imports)}
     until = time.perf_counter() + seconds
-    for place, name in enumerate(who):
+    for place, name in enumerate(libraries):
         for number, way in enumerate(WAYS):
             left = until - time.perf_counter()
             if cells and left <= 0:
                 missing.append(f"{name}, {way}: {NO_TIME}")
                 continue
             tell(f"length, memory: {name}, {way} …")
-            share = max(0.0, left) / ((len(who) - place) * len(WAYS) - number)
-            for found in memory.passes(str(subject.run.directory), lengths, share, who=name, way=way, **job):
+            share = max(0.0, left) / ((len(libraries) - place) * len(WAYS) - number)
+            for found in memory.passes(str(subject.run.directory), lengths, share, library=name, way=way, **job):
                 if "left_out" in found:
                     missing.append(f"{name}, {way}, {found['length']:,} and more: {found['left_out']}")
                 else:
@@ -155,11 +155,11 @@ def _fitting(cells: dict[CellKey, dict[str, Any]], rounds: int, seconds: float, 
 def _times(model: Model, keys: Sequence[CellKey], rounds: int, until: float) -> dict[str, list[float]]:
     """Seconds by cell and round; all lengths run in each round, so that ratios are taken within a round."""
     longest, mode = max(length for _, _, length in keys), model.training
-    acts = {(who, way): act(model, who, way, longest) for who, way, _ in keys}
+    acts = {(library, way): act(model, library, way, longest) for library, way, _ in keys}
 
     def contender(key: CellKey) -> Contender:
-        who, way, length = key
-        run = acts[who, way]
+        library, way, length = key
+        run = acts[library, way]
 
         def step() -> float:
             run(length)
@@ -182,11 +182,11 @@ def _name(key: CellKey) -> str:
 
 
 def _cell(key: CellKey, found: dict[str, Any], times: dict[str, list[float]]) -> dict[str, Any]:
-    who, way, length = key
+    library, way, length = key
     mine = times[_name(key)]
-    half, ours = (times.get(_name(other)) for other in ((who, way, length // 2), (OURS, way, length)))
+    half, ours = (times.get(_name(other)) for other in ((library, way, length // 2), (OURS, way, length)))
     return {
-        "who": who,
+        "who": library,
         "way": way,
         "length": length,
         "milliseconds": 1000 * median(mine),

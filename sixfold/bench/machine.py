@@ -20,7 +20,7 @@ _BUSY = 0.5  # load average of the last minute above which timings are unreliabl
 
 
 def machine(program: str) -> dict[str, Any]:
-    """Everything that timings may depend on. `program` is the name of the running command."""
+    """What timings may depend on: the machine, its load, the versions and the command, which runs `program`."""
     return {
         "cpu": cpu_model(),
         "simd": torch.backends.cpu.get_cpu_capability(),
@@ -36,7 +36,7 @@ def machine(program: str) -> dict[str, Any]:
 
 
 def warning(load: float) -> str | None:
-    """A warning if the load average at the start shows other work; else None."""
+    """A warning if the load average at the start shows other work, otherwise None."""
     if load <= _BUSY:
         return None
     return (

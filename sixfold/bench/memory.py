@@ -1,6 +1,6 @@
 """Peak memory of a pass over a text, measured in a separate process.
 
-    {"directory": …, "who": …, "way": …, "lengths": […], …}  ──▶  a line of JSON for each length
+    {"directory": …, "library": …, "way": …, "lengths": […], …}  ──▶  a line of JSON for each length
 
 The result is the peak of the process's resident memory, minus its resident memory with the model and all libraries
 loaded. On Linux the peak is VmHWM of /proc/self/status, not ru_maxrss, which a process inherits from its parent. A
@@ -24,7 +24,7 @@ _WORST = 4.0  # largest factor in time or memory when the length doubles
 
 
 def passes(directory: str, lengths: Sequence[int], seconds: float, **job: Any) -> Iterator[dict[str, Any]]:
-    """For each length its "bytes" and "seconds", or the reason why it is "left_out"; then no longer one is tried."""
+    """For each length, "bytes" and "seconds"; or "left_out", the reason why it and all longer ones are not measured."""
     asked = json.dumps({"directory": directory, "lengths": list(lengths), "until": time.time() + seconds, **job})
     command = [sys.executable, "-m", "sixfold.bench.memory_process"]
     found = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)

@@ -23,7 +23,7 @@ def main() -> None:
         import_file(file)
     model = model_files.load(job["directory"])
     left = max(job["until"] - time.time(), LEAST)  # loading has used some of the time
-    for found in measured(act(model, job["who"], job["way"], max(job["lengths"])), job["lengths"], left):
+    for found in measured(act(model, job["library"], job["way"], max(job["lengths"])), job["lengths"], left):
         print(json.dumps(found), flush=True)  # noqa: T201  (memory.py reads it)
 
 

@@ -1,4 +1,4 @@
-"""Transformers of other libraries: with the same weights if they have the same parts, else with the same sizes."""
+"""Transformers of other libraries, with the same weights if they have the same parts, otherwise with the same sizes."""
 
 from __future__ import annotations
 

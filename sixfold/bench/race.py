@@ -1,4 +1,4 @@
-"""Times contenders in turn, and computes the ratio of their times with its interval.
+"""Times contenders in turn, and computes the ratios of their times with confidence intervals.
 
 On a shared machine, or one that changes its clock rate, speed drifts by a fifth within minutes. So contenders run
 directly after each other, and only ratios within a round count.
@@ -29,7 +29,7 @@ class Contender(NamedTuple):
 
 
 class Ratio(NamedTuple):
-    """A contender's time / another's, over rounds: above 1, the other is faster."""
+    """A contender's time divided by another's: the median over rounds. Above 1, the other is faster."""
 
     median: float
     low: float | None  # the 95 % interval of the median, by bootstrap over rounds; None if there are too few rounds
@@ -48,7 +48,7 @@ def told_rounds(number: int) -> str:
 
 
 def ratio(theirs: Sequence[float], ours: Sequence[float]) -> Ratio:
-    """The median over rounds, and its interval by bootstrap over rounds."""
+    """The median over rounds of their time divided by ours, with its interval by bootstrap over rounds."""
     ratios = np.asarray(theirs) / np.asarray(ours)
     if len(ratios) < FEWEST:
         return Ratio(float(np.median(ratios)), None, None)

@@ -1,7 +1,7 @@
 """Speed of training: target tokens per second, and the share of the processor's peak in matrix products.
 
-In a round, each contender trains on the same batches once, and two large matrices are multiplied: that product is the
-peak. The model's share of it is computed within each round, because clock rates change between rounds.
+In each round, every contender trains on the same batches once, and two large matrices are multiplied. The speed of that
+product is the peak. The share of the peak is computed within a round, because clock rates change between rounds.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from sixfold.tasks.task import task_of
 from sixfold.training.make_trainer import make_batches
 
 PEAK = "matrix product"
-_SIDE = 2048  # rows and columns of its matrices
+_SIDE = 2048  # rows and columns of the matrices whose product is the peak
 _REPEATS = 3  # products of a round; the fastest counts
-_ROUNDS = 5  # rounds that should fit into the time
-_PACE = 3  # steps that trying another contender is assumed to take
-_PASSES = 3  # matrix products of a step, relative to the forward pass: one forward, two backward
+_ROUNDS = 5  # the number of batches is chosen so that this many rounds fit into the time
+_PACE = 3  # trying another contender is assumed to take as long as this many steps of ours
+_PASSES = 3  # a step has this many times the matrix products of a forward pass: one forward, two backward
 
 
 def measure(subject: BenchSubject, options: BenchOptions, seconds: float, tell: Tell) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _learners(
 
 
 def _pace(learner: TrainingContender) -> float:
-    """Seconds of a step, after one to warm up."""
+    """Seconds of a step, after a first one to warm up."""
     learner.contender.step()
     begin = time.perf_counter()
     learner.contender.step()
@@ -96,13 +96,13 @@ def _pace(learner: TrainingContender) -> float:
 
 
 def _fitting(cost: float, most: int, rounds: int, until: float) -> int:
-    """The number of batches that leaves time for some rounds."""
+    """The number of batches, at most `most`, that leaves time for some rounds."""
     left = max(0.0, until - time.perf_counter())
     return max(1, min(most, int(left / (cost * (min(rounds, _ROUNDS) + 1)))))
 
 
 def product(side: int) -> Callable[[], float]:
-    """A product of two square matrices, repeated. → the floating point operations per second of the fastest"""
+    """A function that multiplies two square matrices several times, and returns its largest speed in operations/s."""
     left, right, out = (torch.randn(side, side) for _ in range(3))
     operations = 2 * side**3
 
@@ -192,7 +192,7 @@ def notes(section: dict[str, Any]) -> list[str]:
     mode = "deterministic" if section["deterministic"] else "not deterministic"
     return [
         f"{batches}: {counts}",
-        f"peak: {peak}, measured in every round; the model's products are counted with padding, and attention in full",
+        f"peak: {peak}, measured in every round; the products of the model include those on padding and on masked keys",
         f"sixfold's step is that of `sixfold train`, {mode} as configured; the others are not deterministic",
         "ratios compare times; above 1, sixfold is faster",
     ]

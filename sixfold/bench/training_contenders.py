@@ -32,11 +32,11 @@ Logits = Callable[[Batch], Tensor]  # (rows, length, words)
 
 class TrainingContender(NamedTuple):
     contender: Contender
-    same: str  # "weights" or "sizes": those of the model that is measured
+    same: str  # "weights" or "sizes": what it has in common with the measured model
 
 
 class Replay:
-    """Repeats the same batches, instead of a trainer's own."""
+    """Yields the same batches again and again, in place of those of a trainer."""
 
     def __init__(self, steps: Sequence[MicroBatches]):
         self.steps, self.padding, self.epoch, self._given = steps, 0.0, 0, 0
@@ -152,7 +152,7 @@ def _real(ids: Tensor) -> Tensor | None:
 
 
 class _Grouped(nn.Module):
-    """Another library's model with the parameter groups that our optimisers need: only matrices decay."""
+    """Another library's model with the parameter groups of our optimisers: weight decay applies to matrices only."""
 
     def __init__(self, model: nn.Module):
         super().__init__()

@@ -145,7 +145,7 @@ def _run(command: typer.Typer) -> None:
         command()
     except SystemExit as left:
         if not left.code:
-            sys.stdout.flush()  # so that an error of writing still changes the exit code
+            sys.stdout.flush()  # now, so that a write error still changes the exit code
         raise
 
 

@@ -28,12 +28,12 @@ What = Annotated[
 ]
 Only = Annotated[str, typer.Option("--only", metavar="NAMES", help="Sections: training, decoding, length.")]
 Seconds = Annotated[float, typer.Option("--seconds", help="About how many seconds all sections may take together.")]
-Rounds = Annotated[int, typer.Option("--rounds", help="Most rounds; in each round every library is timed once.")]
+Rounds = Annotated[int, typer.Option("--rounds", help="Largest number of rounds; each round times every library once.")]
 Threads = Annotated[
     int | None, typer.Option("--threads", help="Threads of each library [default: OMP_NUM_THREADS, or all cores]")
 ]
 Steps = Annotated[int, typer.Option("--steps", help="training: optimiser steps of one timing.")]
-Sentences = Annotated[int, typer.Option("--sentences", help="decoding: most sentences.")]
+Sentences = Annotated[int, typer.Option("--sentences", help="decoding: largest number of sentences.")]
 TextFile = Annotated[
     Path | None,
     typer.Option("--file", metavar="FILE", help="decoding: sentences, one per line [default: the run's test text]"),
@@ -46,7 +46,9 @@ Ways = Annotated[
 Precisions = Annotated[str, typer.Option("--precisions", metavar="NAMES", help="decoding: float32, int8.")]
 Peers = Annotated[
     str,
-    typer.Option("--peers", metavar="NAMES", help="Libraries to compare with: all that are installed, none, or names."),
+    typer.Option(
+        "--peers", metavar="NAMES", help="Libraries to compare with: all (that are installed), none, or names."
+    ),
 ]
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all measurements to a JSON file.")]
 
@@ -72,14 +74,14 @@ def bench(
     *,
     settings: dict[str, Any],
 ) -> None:
-    """Measure speed and memory, beside other libraries.
+    """Measure speed and memory, and compare them with those of other libraries.
 
     \b
     sixfold bench runs/mine --json mine.json
     sixfold bench transformer-base --only training --model.d_model 256 --model.heads 4
     sixfold bench runs/mine --only decoding --beams 4 --peers ctranslate2
 
-    training: target tokens per second, and the share of the machine's peak. decoding: greedy and beam search, in
+    training: target tokens per second, and the share of the machine's peak speed. decoding: greedy and beam search, in
     batches and one at a time, float32 and int8. length: time and memory for texts of 256 to 8,192 tokens.
     """
     from sixfold.bench import options

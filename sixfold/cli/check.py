@@ -19,7 +19,7 @@ from sixfold.text.forms import LABELLED_TEXT, PLAIN_TEXT, TextForm
 if TYPE_CHECKING:
     from sixfold.config.schema import Config
 
-_RECORDS = (".tsv", ".csv", ".jsonl")  # files that hold more than plain lines
+_RECORDS = (".tsv", ".csv", ".jsonl")  # files whose lines are not plain texts
 
 
 @app.command(cls=Sectioned)
@@ -29,7 +29,8 @@ def check(
         list[str] | None,
         typer.Argument(
             metavar="DATA",
-            help="Training text: a prefix, a table, a text; two texts are source and target. Or a recipe.",
+            help="Training text: a prefix of two files, a table, or a text file; two text files are source and target. "
+            "Or a recipe.",
         ),
     ] = None,
     task: TaskOption = None,
@@ -43,8 +44,8 @@ def check(
 ) -> None:
     """Look for what is wrong with a text, before training on it.
 
-    It finds pairs that are probably not translations of each other, duplicates, test text that is also in training,
-    broken encodings, and shows examples with file and line:
+    It finds pairs that are probably not translations of each other, duplicates, test text that is also in training, and
+    broken encodings. It shows examples with file and line:
 
     sixfold check corpus/train --data.test corpus/test --data.source en --data.target de
     """
@@ -68,7 +69,7 @@ def check(
 
 
 def _config(data: list[str], task: str | None, settings: Mapping[str, Any]) -> Config:
-    """The configuration of a recipe, or of training text as it was typed."""
+    """The configuration of a recipe, or of the training text that the command line names."""
     settings = settings if task is None else {**settings, "task": task}
     recipe = data[0] if len(data) == 1 and (data[0] in recipes() or data[0].endswith((".yaml", ".yml"))) else None
     if not data or recipe is not None:
@@ -81,11 +82,11 @@ def _config(data: list[str], task: str | None, settings: Mapping[str, Any]) -> C
 
 
 def _form(config: Config) -> TextForm:
-    """The form of the text: that of the task; without a task, by the kind of the files."""
+    """The form of the text that the task requires; without a task, the form that suits the files."""
     from sixfold.tasks.task import task_of
 
-    parts = (config.data.train, config.data.valid, config.data.test)
-    corpora = chain.from_iterable(corpus if isinstance(corpus, list) else [corpus] for corpus in parts if corpus)
+    splits = (config.data.train, config.data.valid, config.data.test)
+    corpora = chain.from_iterable(corpus if isinstance(corpus, list) else [corpus] for corpus in splits if corpus)
     names = [corpus if isinstance(corpus, str) else corpus.path or "" for corpus in corpora]
     if config.task is not None or not names:
         return task_of(config).form

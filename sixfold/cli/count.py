@@ -70,7 +70,7 @@ def count(
 
 
 def _shown(counting: Iterator[Counted], rows: int) -> Iterator[Counted]:
-    """Show progress on standard error: a bar on a terminal, else a line for every 13 rows."""
+    """Show progress on standard error: a bar on a terminal, otherwise a line for every 13 rows."""
     if sys.stderr.isatty():
         with typer.progressbar(counting, length=rows, file=sys.stderr, label="counting") as bar:
             yield from bar

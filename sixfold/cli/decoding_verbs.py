@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from sixfold.decoding.trace import TracedCandidate
     from sixfold.text.tokenizer import Tokenizer
 
-_WORTH_A_WORKER = 1 << 17  # bytes of text for each worker process, unless --workers is given
-_MOST_WORKERS = 8  # unless --workers is given: each process needs memory of its own
+_WORTH_A_WORKER = 1 << 17  # without --workers: one worker process for each this many bytes of text
+_MOST_WORKERS = 8  # without --workers: a limit, since each process has its own copy of the model
 
 Format = Literal["text", "jsonl"]
 With = Annotated[
@@ -93,7 +93,7 @@ class Lines:
 
     @property
     def wait(self) -> Callable[[], None] | None:
-        """Blocks until the next text arrives; None for a file, where no text has to be waited for."""
+        """A function that blocks until the next text arrives; None for a file, whose lines are always ready."""
         return self.texts.wait if isinstance(self.texts, StandardInput) else None
 
     def __iter__(self) -> Iterator[Line | None]:

@@ -48,10 +48,10 @@ def export(
     sixfold export runs/mine --to safetensors --out weights       weights and JSON only
     sixfold export runs/mine --to torch --out programs            programs of torch.export
 
-    Before it is written, sixfold and the exported model decode a sample, and the differences are reported; without
-    quantization they must agree. If the format can't express the model, an error names the part. The directory has a
-    README with a program that decodes with the run's settings (beam size, length limits, …), and a list of settings
-    that the program lacks.
+    Before the export is written, sixfold and the exported model decode a sample, and the differences are reported;
+    without quantization, the outputs must agree. If the format can't express the model, an error names the part. The
+    directory has a README with a program that decodes with the run's settings (beam size, length limits, …), and a list
+    of settings that the program lacks.
     """
     from sixfold.foreign.export import export as write
 
@@ -86,11 +86,11 @@ def _report(done: Exported) -> None:
 
 
 def _compared(found: Agreement) -> Iterator[tuple[str, str]]:
-    """Rows: the exported model compared with the original, then the README's program with the run."""
+    """The rows of the table: the exported model compared with the original, then the README's program with the run."""
     yield "texts, decoded greedily", f"{found.texts:,}"
     yield "identical, token by token", f"{found.same:,} ({found.share:.1%})"
     if found.same < found.texts:
-        yield "most log p lost at the first different token", f"{found.gap:.2g}"
+        yield "largest loss of log p at the first different token", f"{found.gap:.2g}"
     yield "largest difference in log p of a token", f"{found.log_prob:.2g}"
     used = found.as_used
     if used is None:
@@ -99,6 +99,6 @@ def _compared(found: Agreement) -> Iterator[tuple[str, str]]:
     yield f"texts, decoded by the README's program {how}", f"{found.texts:,}"
     yield "identical to the run's text", f"{used.same:,} ({used.same / found.texts:.1%})"
     if used.cut:
-        yield "identical among those that reach the length limit", f"{used.cut_same:,} of {used.cut:,}"
+        yield "identical, among texts that reach the length limit", f"{used.cut_same:,} of {used.cut:,}"
     if used.searched:
-        yield "identical where beam and greedy search differ", f"{used.searched_same:,} of {used.searched:,}"
+        yield "identical, where beam and greedy search differ", f"{used.searched_same:,} of {used.searched:,}"

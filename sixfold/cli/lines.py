@@ -17,7 +17,7 @@ from typing import IO, Any, Self
 import typer
 
 from sixfold.cli.streams import OUTPUT, abandon_output
-from sixfold.disk.atomic import naming
+from sixfold.disk.atomic import path_in_errors
 from sixfold.terminal import printable, shown
 from sixfold.text import lines
 from sixfold.text.file_kinds import refuse_bytes, refuse_records, warnings_of
@@ -38,7 +38,7 @@ def read_lines(path: Path | None) -> Iterator[str]:
 
 
 def arriving_lines(path: Path | None) -> Iterable[str | None]:
-    """The same lines, with None in between while standard input has no line ready."""
+    """The lines of `read_lines`, with None whenever standard input has no line ready."""
     if path is None or str(path) == "-":
         return StandardInput()
     return (_looked_at(line, number, str(path)) for number, line in enumerate(lines.read_lines(path), 1))
@@ -140,7 +140,7 @@ class Output:
     def write(self, *fields: str, end: str = "\n") -> None:
         """Write texts with tabs between them. On a terminal, control characters inside the texts become escapes."""
         texts = map(shown, fields) if self.terminal else fields
-        with naming(self._path):
+        with path_in_errors(self._path):
             self._stream.write(("\t".join(texts) + end).encode())
             self._stream.flush()
 

@@ -65,7 +65,7 @@ def _print_groups(found: list[Entry]) -> None:
 
 
 def _known(name: str | None, registered: bool) -> dict[str, Entry]:
-    """The modifications of the index, which needs no torch; those of the registry, if the index can't answer."""
+    """The modifications of the index, which needs no torch; of the registry, if the index lacks the name."""
     from sixfold.modifications._index import entries
 
     known = None if registered else entries()

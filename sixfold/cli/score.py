@@ -297,7 +297,7 @@ def _report_likelihood(scored: _Scored, source: File, target: File, as_json: boo
 
 
 def _told(found: Iterable[Likelihood], progress: ProgressLine, as_json: bool) -> Iterator[Likelihood]:
-    """Print each likelihood and pass it on. With `as_json`, the list "each" is still open after the last."""
+    """Print each likelihood and yield it. With `as_json`, the caller must close the JSON list "each"."""
     for number, each in enumerate(found, 1):
         if as_json:
             begin = '{\n  "each": [\n' if number == 1 else ",\n"

@@ -46,6 +46,6 @@ def take_closed() -> None:
 
 
 def abandon_output() -> None:
-    """Send further standard output to the null device; else Python reports an error when it flushes at exit."""
+    """Send further standard output to the null device; otherwise Python would report an error at exit."""
     with suppress(OSError, io.UnsupportedOperation):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -74,8 +74,8 @@ def translate(
     """Translate lines of text.
 
     One line of output for each line of input, in order: sixfold translate runs/mine < in.txt > out.txt. An empty line
-    stays empty. On a terminal, without FILE, it asks for lines. With --n_best, each output is a line of its own: number
-    of the input line, score and text, with tabs between.
+    stays empty. On a terminal, without FILE, it asks for lines. With --n_best, each output has its own line: number of
+    the input line, score and text, with tabs between.
 
     The defaults are those of the run's own configuration, where it sets them.
     """

@@ -1,6 +1,7 @@
 """Advice before training: settings that can't work well with this text and this time, and what to do about each.
 
-A function for each kind: from a completed configuration and the facts of its text to a sentence, or None.
+Each kind of advice is a function of a completed configuration and the facts of its text. It returns a sentence, or None
+if the problem in its docstring does not exist.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ from sixfold.config.schema import Vocabularies
 
 # (lowest, highest) peak learning rates with which models of usual sizes learn
 _USUAL_RATES = {"adamw": (1e-5, 1e-2), "muon": (1e-4, 5e-2), "adafactor": (1e-4, 0.1), "sgd": (1e-3, 3.0)}
-_FEWEST_OCCURRENCES = 10  # of a piece of the vocabulary, on average; a rarer one is hardly learned
+_FEWEST_OCCURRENCES = 10  # average occurrences of a piece in the text; with fewer, most pieces are hardly learned
 _PREPARING = 0.5  # largest share of training.minutes that preparing the text should take
 
 
 def advice(planned: Planned, preparing: float) -> Iterator[str]:
-    """All advice for a run; preparing its text took this many seconds."""
+    """All advice for a run; `preparing` is the number of seconds that preparing its text took."""
     rules = (long_warmup, unusual_rate, less_than_an_epoch, large_vocabulary)
-    for said in (*(rule(planned) for rule in rules), slow_preparation(planned, preparing)):
-        if said is not None:
-            yield f"warning: {said}"
+    for sentence in (*(rule(planned) for rule in rules), slow_preparation(planned, preparing)):
+        if sentence is not None:
+            yield f"warning: {sentence}"
 
 
 def long_warmup(planned: Planned) -> str | None:
-    """The rate rises until the run ends."""
+    """The warm-up is as long as the run, or longer."""
     warmup, steps = planned.config.training.warmup, _steps(planned)
     if isinstance(warmup, float) or steps is None or warmup < steps:
         return None
@@ -37,7 +38,7 @@ def long_warmup(planned: Planned) -> str | None:
 
 
 def unusual_rate(planned: Planned) -> str | None:
-    """The rate is far from those that work with this optimiser."""
+    """The learning rate is far from those that work with this optimiser."""
     training = planned.config.training
     lowest, highest = _USUAL_RATES[training.optimizer]
     if lowest <= training.learning_rate <= highest:
@@ -86,12 +87,12 @@ def slow_preparation(planned: Planned, seconds: float) -> str | None:
         return None
     return (
         f"preparing the text took {seconds / 60:.1f} of the {minutes:g} minutes: raise training.minutes, or prepare "
-        f"once (sixfold.prepare) and train on that"
+        f"it once (sixfold.prepare) and train on the prepared text"
     )
 
 
 def _steps(planned: Planned) -> float | None:
-    """The steps of the run, as expected; None if it has no length."""
+    """The expected number of steps; None if the length of the run is not configured."""
     training = planned.config.training
     if training.steps is not None:
         return training.steps

@@ -17,7 +17,7 @@ Path = Sequence[str | int]
 
 
 def explain(error: ValidationError, whole: type[BaseModel], kinds: Iterable[type[BaseModel]]) -> str:
-    """The first mistake in a configuration of type `whole`; `kinds` are the models that its values may be."""
+    """The first mistake in a configuration of type `whole`; `kinds` are the pydantic models of its values."""
     named = {kind.__name__: kind for kind in kinds}
     mistakes = _deepest(error.errors())
     path, key = mistakes[0]["loc"], ".".join(_keys(mistakes[0]["loc"], named))

@@ -56,7 +56,7 @@ def read_config(
         )
     except ValidationError as error:
         if recipe is not None and settings:
-            # raises an error that names the file, if the mistake is there
+            # if the mistake is in the file, this raises an error that names it
             read_config(recipe, translate=translate)
         raise ValueError(("" if recipe is None or settings else f"{recipe}: ") + explained(error)) from None
 

@@ -36,7 +36,7 @@ _PARAMETERS_PER_TOKEN = 10  # most parameters in layers for each token of the tr
 _SEEN_PER_PARAMETER = 2.0  # fewest tokens seen in training for each parameter in layers
 _HEAD = 32  # width of a head, if the model is narrower than 512; 64 from there on
 
-# Time: what is left for training steps of the minutes asked for.
+# Time: the share of the given minutes that remains for training steps.
 _FOR_STEPS = 0.85  # the rest is for preparing text, validating and saving
 
 # Batches: a short run needs small batches, or it makes too few steps.
@@ -45,7 +45,7 @@ _SMALLEST_BATCH, _LARGEST_BATCH = 1000, 4000  # tokens
 
 _RATE, _AT_WIDTH = 6e-3, 128  # peak learning rate of muon and adamw at this width; it falls with the width
 _LARGEST_RATE = 8e-3
-_GENTLER = 10  # a rate that is right for fresh weights would undo trained ones
+_GENTLER = 10  # divides the rate if the model starts from trained weights, which a larger one would undo
 _DROPOUT = ((2, 0.0), (6, 0.05), (20, 0.1), (40, 0.2))  # (epochs below, dropout)
 _MOST_DROPOUT = 0.3
 _EPOCHS_WITHOUT_LENGTH = 40  # expected of a run that ends when validation stops improving
@@ -54,7 +54,7 @@ _PATIENCE = 5  # validations
 _SHARES = (0.05, 0.1, 0.2, 0.25, 0.5)  # of the run, between validations
 _FOR_VALIDATION = 0.1  # of the time of a run
 _TO_VALIDATE = 1.0  # seconds of each validation for copying weights and writing files
-_LONG_OUTPUTS = 2  # length of an output, while the model learns when to end, by that of the reference
+_LONG_OUTPUTS = 2  # length of an untrained model's output, divided by that of the reference
 
 
 class Facts(NamedTuple):
@@ -211,7 +211,7 @@ class _Planner:
 
 
 def _sizes(planner: _Planner) -> Iterator[Choice]:
-    """The largest model that the text can fill and, in a run by minutes, that sees enough tokens."""
+    """The largest model for which the text has enough tokens and, in a run by minutes, the time suffices."""
     model, facts = planner.config.model, planner.facts
     if planner.gives("model.d_model"):
         size, reason = _at_width(model.d_model, facts.pairs), f"for a width of {model.d_model}"
@@ -253,7 +253,7 @@ def _at_width(width: int, pairs: bool) -> Size:
 
 
 def _batch(planner: _Planner) -> Iterator[Choice]:
-    """Small enough for about two thousand steps; in a long run, as large as is efficient."""
+    """The size of a batch: small enough for about two thousand steps; in a long run, the most efficient size."""
     if planner.config.training.steps is not None:
         yield Choice("training.batch_tokens", _LARGEST_BATCH, "usual")
         return
@@ -332,7 +332,7 @@ def _smoothing(planner: _Planner) -> Iterator[Choice]:
 
 
 def _validation(planner: _Planner) -> Iterator[Choice]:
-    """As often as takes no more than a tenth of the time."""
+    """Validate as often as possible within a tenth of the time."""
     costs = _validation_share(planner)
     share = next((share for share in _SHARES if costs / share <= _FOR_VALIDATION), _SHARES[-1])
     minutes = planner.config.training.minutes
@@ -341,7 +341,10 @@ def _validation(planner: _Planner) -> Iterator[Choice]:
 
 
 def _validation_share(planner: _Planner) -> float:
-    """The time of one validation, as a share of that of the run: the loss, then outputs longer than they will be."""
+    """The time of one validation as a share of the run's.
+
+    It computes the loss and decodes. The outputs are assumed to be longer than those of a trained model.
+    """
     facts, epochs = planner.facts, planner.epochs(planner.size) or _EPOCHS_WITHOUT_LENGTH
     forwards = 1 + (_LONG_OUTPUTS * planner.config.decoding.beam_size if facts.pairs else 0)
     seconds = planner.seconds()

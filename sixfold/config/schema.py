@@ -87,7 +87,7 @@ class Data(Section):
     vocabulary: Words | Vocabularies | None = Field(
         None,
         description="size of the joint vocabulary, or {source: N, target: N} for separate ones "
-        "[default: for bpe and unigram by the size of the text, else as many as the text has]",
+        "[default: for bpe and unigram chosen by the size of the text, for the other kinds all pieces of the text]",
     )
     max_length: int = Field(
         256,
@@ -159,7 +159,7 @@ class Training(Section):
     )
     plan: str | None = Field(
         None,
-        description="another run by minutes, whose steps and learning rates are repeated at any speed",
+        description="a run by minutes whose plan is repeated: its steps and learning rates, at any speed",
     )
     batch_tokens: int = Field(
         4096,

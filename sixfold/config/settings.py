@@ -1,4 +1,5 @@
-"""Settings that a user gives: one value in place of a list, and which values of a recipe yield to them."""
+"""Settings that a user gives: one value in place of a list, and which values of a recipe are dropped because
+they conflict with a setting."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ _MOST_AVERAGED = 10_000  # checkpoints
 
 
 def _count_or_share(value: Any, what: str, whole: str) -> Any:
-    """A whole number counts; a share is below 1: 0.1, or "10 %"."""
+    """A whole number is a count; a share is below 1: 0.1, or "10 %"."""
     if isinstance(value, str) and value.strip().endswith("%"):
         with suppress(ValueError):
             value = float(value.strip().removesuffix("%")) / 100
@@ -72,7 +73,7 @@ _YIELDING: tuple[
 
 
 def giving_way(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a recipe, or a run, without those that conflict with given ones: then the default holds.
+    """The values of a recipe, or a run, without those that conflict with given ones: these get their defaults.
 
     `--sample true` wins over a recipe's beam, for example.
     """
@@ -91,7 +92,8 @@ _TABLES = (".tsv", ".csv", ".jsonl")  # endings of files whose columns or fields
 def of_other_text(data: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
     """The keys of a recipe's section `data` that belong to its own text, if another data.train is given.
 
-    Its validation and test text would be scored against a model of other text, or may be part of the new training text.
+    A model of another text would be scored on the recipe's validation and test text, which may even be part of the new
+    training text.
     Suffixes and columns are kept if the new text is of the same kind of file.
     """
     if "train" not in given or data.get("train") is None:

@@ -1,1 +1,1 @@
-"""From a trained model to text."""
+"""Decoding: a trained model writes text, or predicts labels."""

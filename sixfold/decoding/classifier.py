@@ -1,4 +1,4 @@
-"""From texts to labels: the object behind the command line, Python and validation.
+"""`Classifier`: predicts the labels of texts, for the command line, Python and validation.
 
 >>> classifier = sixfold.load("runs/reviews")
 >>> classifier.classify(["a film to remember"])[0].label

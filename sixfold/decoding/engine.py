@@ -98,7 +98,7 @@ class Engine(JobEngine[Sentence]):
 
     @torch.inference_mode()
     def step(self) -> list[Sentence]:
-        """Extend every running sentence by one word. → the sentences that are done since, found or failed"""
+        """Extend every running sentence by one word. → the sentences that have finished, with outputs or an error"""
         late = self._late(self._running)
         self._forget()
         if self._left:
@@ -164,7 +164,7 @@ class Engine(JobEngine[Sentence]):
         self._count()
 
     def _advance(self) -> list[Sentence]:
-        """One step of the batch. → the sentences that are done since"""
+        """One step of the batch. → the sentences that it has finished"""
         ids = torch.tensor(self.newest, device=self.function.device).view(-1, 1)
         gates = self._gates(self.sentences, self.method.width)
         scores, log_z, self.state, attention, seen = self.function(ids, self.state, gates)
@@ -250,7 +250,8 @@ class Engine(JobEngine[Sentence]):
     def _drop_done(self) -> None:
         """Drop finished sentences once enough have finished to pay for the copy.
 
-        Also if one was cancelled, or was done at its limit: another step might exceed the model's positions.
+        They are dropped at once if a sentence was cancelled or reached its limit: another step might exceed the model's
+        positions.
         """
         done = [sentence for sentence in self.sentences if sentence.done]
         enough = self._left or len(done) >= max(1, 0 if self._light else LEAVE * len(self.sentences))

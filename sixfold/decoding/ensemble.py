@@ -1,4 +1,4 @@
-"""An ensemble: the probability of a word is the mean over several models.
+"""An ensemble: the probability of a word is the mean of its probabilities in several models.
 
     log p(word) = log (1/M · Σ_m p_m(word)),    M models with one vocabulary
 
@@ -40,9 +40,9 @@ class EnsembleState:
 
 
 class Ensemble(GatedStep):
-    """A step function of several. Members may be on different devices; results are on that of the first.
+    """A step function made of several. Members may be on different devices; results are on the device of the first.
 
-    Gates apply to every member. What a member's tap sees is not part of the result: it belongs to one model.
+    Gates apply to every member. The result has no tap: a tap belongs to one model.
     """
 
     def __init__(self, steps: Sequence[StepFunction]):

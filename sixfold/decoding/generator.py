@@ -1,4 +1,4 @@
-"""A language model that continues texts.
+"""`Generator`: continues texts with a language model, for the command line and Python.
 
 >>> writer = sixfold.load("runs/lm")
 >>> writer.generate(["Once upon a time"], temperature=0.8, n_best=3)[0].text
@@ -27,7 +27,7 @@ from sixfold.models.decoder_only import DecoderOnly
 from sixfold.models.model import evaluating
 from sixfold.text.tokenizer import Tokenizers
 
-_INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # stands for bytes that are not, or not yet, a character
+_INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # U+FFFD: replaces bytes that are not, or not yet, a complete character
 
 
 class Generator(Front[DecoderOnly, "GenerationSession"]):
@@ -91,13 +91,13 @@ class GenerationSession(DecodingSession):
     context: int | None = None  # tokens that the model saw at once in training, if known
 
     def encode(self, lines: Sequence[Line]) -> list[list[int]]:
-        """As in training, where a text is tokenised line by line."""
+        """The ids of each prompt, tokenised line by line as in training."""
         return [
             [id_ for row in self.tokenizer.encode_batch(self._split_lines(line.text)) for id_ in row] for line in lines
         ]
 
     def _split_lines(self, text: str) -> list[str]:
-        """The lines of a text with their ends. If the tokenizer splits at spaces, an end is a word of its own."""
+        """The lines of a text with their ends. If the tokenizer splits at spaces, a line end is a separate word."""
         lines = re.findall(r"[^\n]*\n|[^\n]+", text)
         if self.tokenizer.spells:
             return lines

@@ -127,7 +127,7 @@ class Sentence(Ticket):
 
     open: list[Hypothesis]  # w
     steps: int = 0  # steps so far, which is the number of tokens of each open hypothesis
-    stopped: list[bool] = field(default_factory=list)  # w, at the limit: whether another word was likelier than EOS
+    stopped: list[bool] = field(default_factory=list)  # (w,), at the length limit: was another word likelier than EOS?
     rules: Sequence[Rule] = ()  # those of the job, for this search alone
     watched: bool = False  # a rule needs the attention to the source
 
@@ -165,7 +165,7 @@ class JobEngine(Generic[AnyTicket]):
     def submit(self, job: Job, order: float | None = None) -> AnyTicket:
         """Queue a job until it fits into the batch. The job of the smallest `order` is next.
 
-        Without `order`, the shortest is next, but no job is overtaken by more jobs than it has tokens.
+        Without `order`, the shortest is next, but a job of n tokens is overtaken by at most n others.
         """
         self._submitted, ticket = self._submitted + 1, self._ticket(job)
         self._hurried = self._hurried or job.deadline < math.inf
@@ -198,7 +198,7 @@ class JobEngine(Generic[AnyTicket]):
             self.waiting = [each for each in self.waiting if not each[-1].done]
 
     def step(self) -> Sequence[AnyTicket]:
-        """Advance the work. → the tickets that are done since: outputs were found, or there is an error"""
+        """Advance the work. → the tickets that have finished since, with outputs or an error"""
         raise NotImplementedError
 
 

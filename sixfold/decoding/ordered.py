@@ -1,4 +1,6 @@
-"""From lines to outputs in the same order, as the lines come. Memory depends on the window, not on the number of lines.
+"""Turns lines into outputs, in the order of the lines and as soon as they come.
+
+Memory depends on the window, not on the number of lines.
 
     lines ──▶ window of lines ──▶ jobs, sorted by length ──▶ engine ──▶ outputs in the order of the lines
 
@@ -24,7 +26,7 @@ WINDOW = 1024  # lines that are sorted together
 FIRST = 64  # lines of the first window; each window is twice as large as the one before, up to WINDOW
 _CHARACTERS = 1 << 22  # characters from which on a window is complete with fewer lines
 _AHEAD = 4  # windows that may be done while an earlier line is not
-_LATER = 1e9  # the order of the first line: jobs that others submit to the engine without an order are next
+_LATER = 1e9  # the order of the first line: so high that jobs submitted without an order come first
 
 Lines = Iterable[str | Line | None]
 Output = TypeVar("Output")
@@ -95,9 +97,9 @@ class LineSession(Generic[Output]):
 class OrderedStream(Generic[Output]):
     """One pass over lines. None among the lines means that no more are available at present.
 
-    Without `wait`, asking for a line may block, so after a None all lines so far are answered before the next is asked
-    for. With `wait`, asking never blocks: lines are asked for before each step and join the running batch, and `wait`
-    is called to block when there is nothing to compute. `stop` is called before each step; True ends the stream.
+    Without `wait`, reading a line may block. So after a None, all earlier lines are answered before the next one is
+    read. With `wait`, reading never blocks: lines are read before each step and join the running batch, and `wait` is
+    called to block when there is nothing to compute. `stop` is called before each step; True ends the stream.
     """
 
     def __init__(
@@ -173,7 +175,7 @@ class OrderedStream(Generic[Output]):
                 self._paused = True
                 break
             lines.append(line if isinstance(line, Line) else Line(line))
-            characters += len(str(lines[-1].text))  # the session refuses what is no text
+            characters += len(str(lines[-1].text))  # str(): the session refuses a text that is not a str
         return lines
 
     def _make(self, lines: Sequence[Line]) -> list[Job | None]:

@@ -21,7 +21,7 @@ class Line(NamedTuple):
     terms: tuple[str, ...] = ()  # texts that must occur in it
 
     def mistake(self) -> ValueError | None:
-        """The error if one of its texts is none, or has half a character."""
+        """The error if one of its texts is not a text, or has half of a surrogate pair."""
         try:
             for text in (self.text, self.prefix or "", *self.terms):
                 checked(text)
@@ -31,7 +31,7 @@ class Line(NamedTuple):
 
 
 class Alignment(NamedTuple):
-    """For each token and word of an output, the source piece and word of most attention; see `decoding.alignment`."""
+    """For each token and word of an output, the source piece and word with most attention; see `decoding.alignment`."""
 
     source: tuple[str, ...]  # the readable pieces of the source
     tokens: tuple[int, ...]  # for each token of the output, the index of a source piece
@@ -46,12 +46,12 @@ class Translation:
     score: float = 0.0  # log_prob under the length formula
     tokens: tuple[int, ...] = ()  # without BOS and EOS
     log_probs: tuple[float, ...] = ()  # the model's own log-probability of each token, and then of the end
-    ended: bool = True  # False: cut off where it became too long
+    ended: bool = True  # False: it reached the length limit
     note: str = ""  # a message for the user, such as that the source was truncated
-    others: tuple[Translation, ...] = ()  # the next best
+    others: tuple[Translation, ...] = ()  # the other outputs, the best first
     alignment: Alignment | None = None  # on request
     attention: Tensor | None = None  # (tokens and end, source pieces and end), on request
-    trace: Trace | None = None  # which candidates each step compared, on request
+    trace: Trace | None = None  # the candidates that each step compared, on request
 
     @property
     def n_best(self) -> tuple[Translation, ...]:

@@ -1,16 +1,16 @@
-"""From lines to jobs, and from tickets to outputs: models and tokenizers bound to one decoding configuration.
+"""Turns lines into jobs, and tickets into outputs, with models and tokenizers bound to one decoding configuration.
 
 A sentence passes through five kinds of objects:
 
     Line ──▶ Job ──▶ Sentence ──▶ Hypothesis ──▶ Translation
     │        │       │            └ its tokens and log-probabilities: first those of the open hypotheses of a
     │        │       │              search, then those of the outputs found
-    │        │       └ the job while it runs, or waits; also its ticket, with its outputs or its error
+    │        │       └ a submitted job, which waits or runs; as its ticket, it gets the outputs or an error
     │        └ ids, limit, rules, seed: all that a search needs to know
     └ a text, and the prefix and the terms that its output must have
 
 `LineSession.jobs` is the only way from a line to a job, and `finish` the only way from a ticket to an output. Files,
-pipes, prompts, worker processes, validation, `verify` and `bench` all take it.
+pipes, prompts, worker processes, validation, `verify` and `bench` all use these two.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from sixfold.decoding.step import with_gates
 from sixfold.models.model import Model
 from sixfold.text.tokenizer import Tokenizer, Tokenizers
 
-CONTROLS_NEVER_WRITTEN = (PAD, BOS, MASK)  # ids that no text has
+CONTROLS_NEVER_WRITTEN = (PAD, BOS, MASK)  # control tokens that no output contains
 
 
 class RunOrigin(NamedTuple):
@@ -54,7 +54,8 @@ class RunOrigin(NamedTuple):
 class DecodingSession(LineSession[Translation]):
     """Models and tokenizers bound to one decoding configuration, for one thread, until the models change.
 
-    `terms` must occur in every output, beside those of its line. Demands on all outputs are checked here, once.
+    `terms` must occur in every output, in addition to the terms of its line. Rules that hold for all outputs are
+    checked once, when the session is made.
     """
 
     empty = Translation()
@@ -83,7 +84,7 @@ class DecodingSession(LineSession[Translation]):
         return Engine(self.step, self.method, **how, check=self.check)
 
     def close(self) -> None:
-        """Give the step back: the session must not be used any more."""
+        """Give the step function back. The session must not be used any more."""
         self.lease.end()
 
     def check(self, job: Job) -> None:
@@ -106,17 +107,17 @@ class DecodingSession(LineSession[Translation]):
         return make_rules(self.decoding, self.tokenizer, prefix=line.prefix, terms=line.terms)
 
     def demanded(self, line: Line) -> int:
-        """Tokens of the prefix and the terms, by which an output may exceed `max_ratio`."""
+        """The number of tokens in the prefix and the terms. It is added to the limit that `max_ratio` gives."""
         texts = [text for text in (line.prefix, *line.terms) if text]
         return sum(map(len, self.tokenizer.encode_batch(texts)))
 
     def seed(self, ids: Sequence[int], line: Line) -> int:
-        """It depends on the line and the configured seed only, not on the other lines of a batch."""
+        """The seed of a line. It depends on the line and the configured seed, not on the other lines of a batch."""
         of = json.dumps([self.decoding.seed, list(ids), line.prefix, line.terms]).encode()
         return int.from_bytes(hashlib.sha256(of).digest()[:7], "big")
 
     def text(self, tokens: Sequence[int], unknown: Sequence[str | None] = ()) -> str:
-        """The text of tokens. UNK becomes the word at its index in `unknown`, or <unk>."""
+        """The text of tokens. An UNK becomes the word in `unknown` at the same index, or <unk>."""
         if self.tokenizer.spells or UNK not in tokens:
             return self.tokenizer.decode(tokens)
         instead = [*unknown, *[None] * (len(tokens) - len(unknown))]
@@ -191,13 +192,13 @@ def check_models(models: Sequence[Model], kind: type[Model], verb: str) -> None:
 def check_demands(
     models: Sequence[Model], tokenizer: Tokenizer, decoding: Decoding, stack: str, terms: Sequence[str] = ()
 ) -> bool:
-    """Raise a ValueError if the rules of all outputs, and the terms they all demand, can't be satisfied.
+    """Raise a ValueError if the rules and the terms that hold for all outputs can't be satisfied.
 
-    Checked before the first line is read; otherwise the error would name the first line. → whether a rule needs
+    It is called before the first line is read; otherwise the error would name that line. → whether a rule needs
     attention weights
     """
     known = _limit(models, stack)
-    most = decoding.max_length if known is None else min(decoding.max_length, known - 1)  # it reads BOS first
+    most = decoding.max_length if known is None else min(decoding.max_length, known - 1)  # BOS takes a position
     rules = make_rules(decoding, tokenizer, terms=terms)
     for rule in rules:
         rule.check(most)
@@ -211,7 +212,7 @@ def _attends_to_each_token(model: Model) -> bool:
 
 
 def never_written(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Ids that no output contains; UNK is one of them if the tokenizer can spell every text."""
+    """Ids that no output contains, among them UNK if the tokenizer can spell every text."""
     return (*CONTROLS_NEVER_WRITTEN, UNK) if tokenizer.spells else CONTROLS_NEVER_WRITTEN
 
 

@@ -27,7 +27,7 @@ from sixfold.core.state import Cache
 from sixfold.core.tap import Tap, Taps
 from sixfold.models.model import Gates, Model
 
-PART = 384  # source tokens that a CPU reads at once
+PART = 384  # largest number of source tokens that a CPU encodes in one pass
 
 
 class State(Protocol):
@@ -42,7 +42,7 @@ class State(Protocol):
         """The sentences of both. The other's replace the sentences at the indices `free`; the rest are appended."""
 
     def release(self) -> None:
-        """The search has ended: return the buffers to their pool. The state can't be used any more."""
+        """Return the buffers to their pool, at the end of a search. The state can't be used any more."""
 
 
 class Step(NamedTuple):
@@ -105,7 +105,7 @@ class _Ungated(GatedStep):
 
 
 def with_gates(step: StepFunction) -> GatedStep:
-    """The step function itself, if it declares that it takes gates; else one that refuses them."""
+    """The step function itself, if it declares that it takes gates; otherwise one that refuses them."""
     return step if isinstance(step, GatedStep) else _Ungated(step)
 
 
@@ -167,7 +167,7 @@ def gates_for(model: Model, gates: Gates | None, rows: slice = slice(None)) -> G
 def gates_of_rows(gates: Sequence[Gates | None], width: int, device: torch.device) -> Gates | None:
     """The gates of each sentence, (1, H) → those of the rows of a batch, (S·w, H); None if no sentence has any.
 
-    Gates of one sentence say nothing of another, whose heads keep the factor 1.
+    A sentence without gates for a part gets the factor 1 for its heads.
     """
     like = {name: gate for each in gates for name, gate in (each or {}).items()}
     ones = {name: torch.ones_like(gate, device=device) for name, gate in like.items()}

@@ -1,4 +1,4 @@
-"""The trace of a search: which candidates each step compared, and what became of them.
+"""The trace of a search: the candidates that each step compared, and whether they were kept.
 
 Each step compares candidates: a token after a hypothesis. Some are kept and are the hypotheses of the next step, some
 end, and the others are cut. Here is a beam of 2: on the left the parent of each candidate, on the right its fate, and
@@ -41,7 +41,7 @@ class TraceStep:
     """One step of a sentence."""
 
     candidates: list[TracedCandidate]  # in the order in which the method compared them
-    tap: Tap | None = None  # what the session's tap saw in this step; row i belongs to the candidates with parent i
+    tap: Tap | None = None  # tensors collected by the session's tap; row i is that of the candidates with parent i
 
     @property
     def kept(self) -> list[TracedCandidate]:

@@ -1,4 +1,4 @@
-"""From lines of text to their translations: the object behind the command line, Python and validation.
+"""`Translator`: translates lines of text, for the command line, Python and validation.
 
 >>> translator = sixfold.load("runs/mine")
 >>> translator.translate(["a line", "another"], beam_size=4, n_best=2)[0].text
@@ -60,7 +60,8 @@ class Translator(Front[EncoderDecoder, "TranslationSession"]):
     ) -> list[Translation]:
         """The translation of each line, in order; that of an empty line is empty.
 
-        `prefixes` are how translations must begin, `terms` lists of texts that must occur in them, one for each line.
+        `prefixes` are the beginnings of the translations, and `terms` are lists of texts that they must contain: one
+        prefix and one list for each line.
         The other options are those of `stream`.
         """
         if isinstance(texts, str):
@@ -71,9 +72,9 @@ class Translator(Front[EncoderDecoder, "TranslationSession"]):
         """The translations of lines, in order, as the lines come; memory does not depend on their number.
 
         A line is a text, or a `Line` with the prefix and the terms that its translation must have. None among the lines
-        means that no more are available at present: all lines so far are answered before the next is asked for. With
-        `wait`, a function that returns when a line is available, lines are asked for before each step instead, and join
-        the running batch; `wait` is called only when there is nothing to compute.
+        means that no more are available at present: all earlier lines are answered before the next one is read. With
+        `wait`, a function that returns when a line is available, lines are read before each step instead, and join the
+        running batch; `wait` is called only when there is nothing to compute.
 
         `window` lines are sorted by length together; the first window has only `first` lines, so that the first
         translations come soon. `stop` is called before each step; if it returns True, `Stopped` is raised. With
@@ -115,12 +116,12 @@ class TranslationSession(DecodingSession):
         if not ids:
             return None
         decoding, known = self.decoding, self.limit("encoder")
-        places = None if known is None else known - 1  # one is for EOS
+        places = None if known is None else known - 1  # EOS takes a position
         ids, note = cut_to_fit(ids, decoding, places, "the source")
         limit = max(int(decoding.max_ratio * len(ids)) + 10 + self.demanded(line), decoding.min_length)
         limit, most = min(limit, decoding.max_length), self.limit("decoder")
         if most is not None:
-            limit = min(limit, most - 1)  # it reads BOS first
+            limit = min(limit, most - 1)  # BOS takes a position
         rules, seed = self.rules(line), self.seed(ids, line)
         job = Job(source=[*ids, EOS], limit=limit, rules=rules, seed=seed, tag=line, note=note)
         return self.looking.at(job)
@@ -166,7 +167,7 @@ class TranslationSession(DecodingSession):
         return self.text(tokens, self._allowed(tokens, words))
 
     def _allowed(self, tokens: Sequence[int], words: Sequence[str | None]) -> Sequence[str | None]:
-        """The words, without those by which the text would contain a forbidden word: there <unk> stays."""
+        """The words in place of UNK. A word that would complete a forbidden word is left out: there <unk> remains."""
         if not self.decoding.forbidden_words:
             return words
         rule, allowed = forbidden_words(tuple(self.decoding.forbidden_words), self.tokenizer), list[str | None]()

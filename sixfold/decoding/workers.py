@@ -1,4 +1,4 @@
-"""Worker processes share the lines: each loads the runs once, and asks for lines before its batch has room for them.
+"""Worker processes share the lines. Each loads the runs once, and asks for more lines shortly before it needs them.
 
     worker ──▶ {}                    ──▶ pool     asks for lines: one JSON object a line, on the worker's standard
            ◀── {"lines": […]}        ◀──          input and output; [] if there are none yet
@@ -224,12 +224,12 @@ class _Worker:
             self.tell({"cancel": gone})
 
     def tell(self, message: Message) -> None:
-        with suppress(BrokenPipeError):  # the worker has ended; its last message, or `hear`, says why
+        with suppress(BrokenPipeError):  # the worker has ended; `hear` reports why
             self.questions.write(json.dumps(message).encode() + b"\n")
             self.questions.flush()
 
     def close(self) -> None:
-        self.process.kill()  # it holds nothing that could be lost
+        self.process.kill()  # the worker has nothing to save
         self.process.wait()
         self.listener.join()
         with suppress(BrokenPipeError):

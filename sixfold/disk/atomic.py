@@ -27,7 +27,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
+def path_in_errors(path: Path) -> Iterator[None]:
     """If the body raises an OSError that names no file, such as "no space left on device", add this path to it."""
     try:
         yield
@@ -67,7 +67,7 @@ class StagedFiles:
         return self
 
     def write(self, name: str, write: Callable[[Path], Any]) -> None:
-        with naming(self.directory / name):
+        with path_in_errors(self.directory / name):
             write(self._staging / name)
             sync(self._staging / name)
         self._written.append(name)
@@ -90,7 +90,7 @@ def new_directory(directory: Path) -> Iterator[Path]:
     """
     directory = _behind_link(directory)
     with _parents(directory), _locked_staging(directory) as staging:
-        with naming(directory):
+        with path_in_errors(directory):
             yield staging
             for path in [*staging.rglob("*"), staging]:
                 sync(path)

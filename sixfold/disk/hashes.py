@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sixfold.disk.reading import ordinary
+from sixfold.disk.reading import regular_file
 
 _HASH = "hash"  # the key under which a record holds its own hash
 _BLOCK, _BLOCKS = 1 << 16, 64  # `quick_hash` of a large file: bytes of a block, number of blocks
@@ -16,7 +16,7 @@ _BLOCK, _BLOCKS = 1 << 16, 64  # `quick_hash` of a large file: bytes of a block,
 
 def file_hash(path: Path) -> str:
     """The SHA-256 of a file's bytes."""
-    with open(path, "rb", opener=ordinary) as file:
+    with open(path, "rb", opener=regular_file) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -27,7 +27,7 @@ def quick_hash(path: Path) -> str:
     """
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
-    with open(path, "rb", opener=ordinary) as file:
+    with open(path, "rb", opener=regular_file) as file:
         if size <= _BLOCK * _BLOCKS:
             digest.update(file.read())
         else:
@@ -37,7 +37,7 @@ def quick_hash(path: Path) -> str:
     return digest.hexdigest()
 
 
-def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
+def with_hash(record: Mapping[str, Any]) -> dict[str, Any]:
     """The record with its own hash added. The values must be strict JSON: no NaN, no infinity."""
     plain = {key: value for key, value in record.items() if key != _HASH}
     return {**plain, _HASH: _record_hash(plain)}

@@ -21,22 +21,22 @@ _KINDS = {
 }
 
 
-def ordinary(path: str, flags: int) -> int:
-    """An opener for `open` that accepts ordinary files only: a named pipe would block, a device may never end.
+def regular_file(path: str, flags: int) -> int:
+    """An opener for `open` that accepts regular files only: a named pipe would block, a device may never end.
 
-    >>> open(path, "rb", opener=ordinary)
+    >>> open(path, "rb", opener=regular_file)
     """
     descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)  # without O_NONBLOCK, opening a pipe waits for a writer
     kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
     if kind == stat.S_IFREG:
         return descriptor
     os.close(descriptor)
-    raise OSError(errno.EINVAL, f"this is {_KINDS.get(kind, 'something else')}, not an ordinary file", str(path))
+    raise OSError(errno.EINVAL, f"this is {_KINDS.get(kind, 'something else')}, not a regular file", str(path))
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
     """The bytes of a file; ValueError if there are more than `limit`."""
-    with open(path, "rb", opener=ordinary) as file:
+    with open(path, "rb", opener=regular_file) as file:
         found = file.read(limit + 1)
     if len(found) > limit:
         raise ValueError(f"it has more than {limit:,} bytes")

@@ -39,15 +39,15 @@ def clean(check: TextCheck, out: Path, progress: ProgressCallback) -> dict[Split
     """Write all files under their names into a new directory: all of them, or nothing."""
     need_empty(out)
     names = _names(check)
-    with new_directory(out) as aside, ExitStack() as stack:
-        files = {path: stack.enter_context(_writer(aside / name)) for path, name in names.items()}
-        return {part: _clean_part(check, part, files, progress) for part in check.parts}
+    with new_directory(out) as staging, ExitStack() as stack:
+        files = {path: stack.enter_context(_writer(staging / name)) for path, name in names.items()}
+        return {split: _clean_split(check, split, files, progress) for split in check.splits}
 
 
-def _clean_part(check: TextCheck, part: Split, files: dict[Path, Any], progress: ProgressCallback) -> Cleaned:
+def _clean_split(check: TextCheck, split: Split, files: dict[Path, Any], progress: ProgressCallback) -> Cleaned:
     kept, dropped = 0, Counter[str]()
-    for number, (reader, item, flags) in enumerate(rows_of(check, part), 1):
-        reason = reason_to_drop(flags) if part == "train" else None
+    for number, (reader, item, flags) in enumerate(rows_of(check, split), 1):
+        reason = reason_to_drop(flags) if split == "train" else None
         targets = [files[path] for path in reader.source.files]
         targets[0].write(item.before)
         if reason is None:
@@ -57,9 +57,9 @@ def _clean_part(check: TextCheck, part: Split, files: dict[Path, Any], progress:
         else:
             dropped[reason] += 1
         if number % 10_000 == 0:
-            progress(f"writing {part}", number, check.parts[part].rows)
+            progress(f"writing {split}", number, check.splits[split].rows)
     if not kept:
-        raise ValueError(f"each of {sum(dropped.values()):,} rows of data.{part} would be dropped; nothing is written")
+        raise ValueError(f"each of {sum(dropped.values()):,} rows of data.{split} would be dropped; nothing is written")
     return Cleaned(kept, {kind.name: dropped[kind.name] for kind in KINDS if dropped[kind.name]})
 
 

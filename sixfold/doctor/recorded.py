@@ -1,4 +1,4 @@
-"""Recorded curves of finished runs, to answer "is this normal?": curves.jsonl has one on each line.
+"""Recorded curves of finished runs, to answer "is this normal?": curves.jsonl has one per line.
 
     name, about          the recipe, and where the numbers are from
     task, tokenizer      of the run, such as "translation" and "bpe" (or "characters → symbols" for two kinds)
@@ -24,8 +24,10 @@ import numpy as np
 
 from sixfold.doctor.course import Course, Finding
 
-FACTOR = 2  # most by which epoch or vocabulary may differ: a loss per token grows with the vocabulary's logarithm
-USUAL = 0.15  # relative difference of losses: another size, rate or schedule makes such a difference at the same tokens
+# Runs are compared if their epochs and vocabularies differ by at most this factor: the loss per token grows with the
+# logarithm of the vocabulary.
+FACTOR = 2
+USUAL = 0.15  # relative difference of losses that another model size, learning rate or schedule can cause
 
 
 class Curve(NamedTuple):
@@ -51,7 +53,7 @@ class Curve(NamedTuple):
         return cls(**{**read, "points": [tuple(point) for point in read["points"]]})
 
     def loss(self, tokens: float) -> float:
-        """The loss after this number of tokens, between two points in proportion to the tokens' logarithm."""
+        """The loss after this number of tokens, interpolated linearly in the logarithm of the number."""
         seen, losses = zip(*((math.log(point[0]), point[1]) for point in self.points), strict=True)
         return float(np.interp(math.log(tokens), seen, losses))
 
@@ -63,18 +65,18 @@ def recorded_curves() -> list[Curve]:
 
 
 def text_id(hashes: Mapping[str, str]) -> str:
-    """Identifies the contents of data files, whatever their names."""
+    """A hash of the contents of data files; their names have no effect."""
     return hashlib.sha256("\n".join(sorted({*hashes.values()})).encode()).hexdigest()
 
 
 def points_of(course: Course) -> list[tuple[float, float, float | None]]:
-    """The validations of a run by the tokens that it had seen."""
+    """The points of a run's curve: for each validation, the tokens seen so far, the loss and the metric."""
     metric = {record["step"]: record.get(course.metric) for record in course.valid} if course.metric else {}
     return [(round(course.tokens(step)), loss, metric.get(step)) for step, loss in course.valid_loss if step]
 
 
 def compare(mine: Curve, recorded: Sequence[Curve]) -> Finding:
-    """Whether the last validation loss of a run is usual after so many tokens."""
+    """Whether the last validation loss of a run is usual for the number of tokens that it has seen."""
     comparable = [curve for curve in recorded if _distance(mine, curve) <= math.log(FACTOR)]
     if not comparable or not mine.points:
         return Finding("not_compared", "Is this normal? No comparable run is known.")
@@ -96,7 +98,7 @@ def compare(mine: Curve, recorded: Sequence[Curve]) -> Finding:
 
 
 def _distance(one: Curve, other: Curve) -> float:
-    """0 for runs alike, infinite for those that can't be compared."""
+    """The logarithm of the factor by which the sizes of two runs differ; infinite if task or tokenizer differ."""
     if (one.task, one.tokenizer) != (other.task, other.tokenizer):
         return math.inf
     sizes = ((one.epoch_tokens, other.epoch_tokens), (one.vocabulary, other.vocabulary))

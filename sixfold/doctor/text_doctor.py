@@ -21,7 +21,7 @@ from sixfold.doctor.tokens import Measured, Sides
 from sixfold.text.arrays import Array
 from sixfold.text.file_kinds import remarks
 from sixfold.text.forms import TextForm
-from sixfold.text.preparation import PARTS, ProgressCallback
+from sixfold.text.preparation import SPLITS, ProgressCallback
 from sixfold.text.sources import Source, Split
 
 EXAMPLES = 3  # of each kind in each split
@@ -38,7 +38,7 @@ class FileFacts(NamedTuple):
 
 
 @dataclass
-class PartCheck:
+class SplitCheck:
     """One split: its rows, and those that are suspicious."""
 
     rows: int
@@ -56,7 +56,7 @@ class TextCheck:
 
     form: TextForm
     sources: Mapping[Split, Sequence[Source[Any]]]
-    parts: dict[Split, PartCheck]
+    splits: dict[Split, SplitCheck]
     files: dict[str, FileFacts]
     remarks: list[str]
     tokens: list[Measured]
@@ -66,34 +66,34 @@ class TextCheck:
 
 def check_text(data: Data, form: TextForm, progress: ProgressCallback) -> TextCheck:
     """Check every split that a configuration names."""
-    sources = {part: found for part in PARTS if (found := form.sources(data, part))}
+    sources = {split: found for split in SPLITS if (found := form.sources(data, split))}
     if not sources:
         raise ValueError("there is no text to check: give files, --data.train, or a recipe that has it")
-    surveys = {part: Survey(form, data) for part in sources}
+    surveys = {split: Survey(form, data) for split in sources}
     files, sides = {}, Sides(2 if form.has_pairs else 1)
-    for part, survey in surveys.items():
-        for source in sources[part]:
+    for split, survey in surveys.items():
+        for source in sources[split]:
             reader = Reader(source, form)
             for item in survey.watched(reader):
-                if part == next(iter(sources)):
+                if split == next(iter(sources)):
                     sides.add(item)
-                _tell(progress, f"checking {part}", survey.rows)
+                _tell(progress, f"checking {split}", survey.rows)
             files.update({str(path): _facts(file) for path, file in reader.files.items()})
     first = surveys[next(iter(sources))]
-    parts = {part: PartCheck(survey.rows, _flags(part, surveys)) for part, survey in surveys.items()}
+    splits = {split: SplitCheck(survey.rows, _flags(split, surveys)) for split, survey in surveys.items()}
     paths = [Path(name) for name in files]
     warned = [each for each in remarks(data, paths, pairs=form.has_pairs) if each.startswith("warning")]
     tokens = sides.measure(data, first.bytes)
-    check = TextCheck(form, sources, parts, files, warned, tokens, sides.units(), first.bytes)
-    for part in parts:
-        _find_examples(check, part, progress)
+    check = TextCheck(form, sources, splits, files, warned, tokens, sides.units(), first.bytes)
+    for split in splits:
+        _find_examples(check, split, progress)
     return check
 
 
-def rows_of(check: TextCheck, part: Split) -> Iterator[tuple[Reader, Item, int]]:
+def rows_of(check: TextCheck, split: Split) -> Iterator[tuple[Reader, Item, int]]:
     """Read a split again: each row with its reader and its flags. A text that has changed is an error."""
-    flags, number = check.parts[part].flags.tolist(), 0
-    for source in check.sources[part]:
+    flags, number = check.splits[split].flags.tolist(), 0
+    for source in check.sources[split]:
         reader = Reader(source, check.form)
         for item in reader:
             if number >= len(flags):
@@ -102,11 +102,11 @@ def rows_of(check: TextCheck, part: Split) -> Iterator[tuple[Reader, Item, int]]
             number += 1
 
 
-def _flags(part: Split, surveys: Mapping[Split, Survey]) -> Array:
+def _flags(split: Split, surveys: Mapping[Split, Survey]) -> Array:
     """The flags of a split, with those that compare it with other splits."""
-    survey = surveys[part]
+    survey = surveys[split]
     flags = survey.flags()
-    if part == "train":
+    if split == "train":
         held_out = [other for name, other in surveys.items() if name != "train"]
         flags[survey.also_in(held_out)] |= FLAGS["held_out"]
     elif "train" in surveys:
@@ -114,17 +114,17 @@ def _flags(part: Split, surveys: Mapping[Split, Survey]) -> Array:
     return flags
 
 
-def _find_examples(check: TextCheck, part: Split, progress: ProgressCallback) -> None:
+def _find_examples(check: TextCheck, split: Split, progress: ProgressCallback) -> None:
     """Read a split up to the last of the first rows of each kind."""
-    found = check.parts[part]
+    found = check.splits[split]
     first = {kind.name: np.flatnonzero(found.flags & FLAGS[kind.name])[:EXAMPLES] for kind in KINDS}
     wanted = {name: {*rows.tolist()} for name, rows in first.items() if len(rows)}
     last = max((max(rows) for rows in wanted.values()), default=-1)
-    for number, (_, item, _) in enumerate(rows_of(check, part)):
+    for number, (_, item, _) in enumerate(rows_of(check, split)):
         for name, rows in wanted.items():
             if number in rows:
                 found.examples.setdefault(name, []).append(item)
-        _tell(progress, f"looking for examples in {part}", number)
+        _tell(progress, f"looking for examples in {split}", number)
         if number >= last:
             break
 

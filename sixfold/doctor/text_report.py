@@ -9,7 +9,7 @@ from typing import Any
 from sixfold.doctor.cleaning import Cleaned
 from sixfold.doctor.items import Item
 from sixfold.doctor.suspicions import KINDS
-from sixfold.doctor.text_doctor import FileFacts, PartCheck, TextCheck
+from sixfold.doctor.text_doctor import FileFacts, SplitCheck, TextCheck
 from sixfold.terminal import printable
 from sixfold.text.sources import Split
 
@@ -20,13 +20,13 @@ _SAID = {kind.name: kind.said for kind in KINDS}
 def lines(check: TextCheck, cleaned: Mapping[Split, Cleaned]) -> Iterator[str]:
     """The report as text: only what there is to say."""
     noun = _noun(check)
-    for name, part in check.parts.items():
-        yield f"{name}: {_count(part.rows, noun)}"
-        yield from _found(part, noun)
+    for name, split in check.splits.items():
+        yield f"{name}: {_count(split.rows, noun)}"
+        yield from _found(split, noun)
     strange = [f"{name}: {said}" for name, facts in check.files.items() if (said := _file(name, facts))]
     yield from strange
     yield from check.remarks
-    if not strange and not check.remarks and not any(part.counts for part in check.parts.values()):
+    if not strange and not check.remarks and not any(split.counts for split in check.splits.values()):
         yield "nothing suspicious"
     yield from _tokens(check)
     for name, written in cleaned.items():
@@ -39,13 +39,13 @@ def as_json(check: TextCheck, cleaned: Mapping[Split, Cleaned]) -> dict[str, Any
         "form": check.form.name,
         "parts": {
             name: {
-                "rows": part.rows,
+                "rows": split.rows,
                 "found": {
-                    kind: {"rows": count, "examples": [_example(item) for item in part.examples.get(kind, [])]}
-                    for kind, count in part.counts.items()
+                    kind: {"rows": count, "examples": [_example(item) for item in split.examples.get(kind, [])]}
+                    for kind, count in split.counts.items()
                 },
             }
-            for name, part in check.parts.items()
+            for name, split in check.splits.items()
         },
         "files": {name: facts._asdict() for name, facts in check.files.items()},
         "remarks": check.remarks,
@@ -54,10 +54,10 @@ def as_json(check: TextCheck, cleaned: Mapping[Split, Cleaned]) -> dict[str, Any
     }
 
 
-def _found(part: PartCheck, noun: str) -> Iterator[str]:
-    for kind, count in part.counts.items():
+def _found(split: SplitCheck, noun: str) -> Iterator[str]:
+    for kind, count in split.counts.items():
         yield f"  {_count(count, noun)} {_SAID[kind]}"
-        for item in part.examples.get(kind, []):
+        for item in split.examples.get(kind, []):
             yield from _shown(item)
 
 

@@ -114,8 +114,8 @@ def _device(name: torch.device | str) -> torch.device:
 
 
 def _as_file(path: Path) -> str:
-    """An addition to "has no NAME", for a path that exists but is not an ordinary file."""
-    return " that is an ordinary file" if os.path.lexists(path) else ""
+    """An addition to "has no NAME", for a path that exists but is not a regular file."""
+    return " that is a regular file" if os.path.lexists(path) else ""
 
 
 def _read_description(path: Path) -> dict[str, Any]:

@@ -29,7 +29,7 @@ import sixfold
 from sixfold.config.files import read_config, write_config
 from sixfold.config.schema import Config
 from sixfold.disk.atomic import STAGED, sync, write_text
-from sixfold.disk.reading import ordinary, parse_json, read_bytes, read_json
+from sixfold.disk.reading import parse_json, read_bytes, read_json, regular_file
 from sixfold.runs import old_formats
 
 TOKENIZERS = ("tokenizer.json", "source.tokenizer.json", "target.tokenizer.json")
@@ -131,10 +131,10 @@ class Run:
     def read_config(self, settings: Mapping[str, str] | None = None) -> Config:
         """The configuration, overridden by `settings`; that of an older run with today's names."""
         if not self.need().config.is_file():
-            raise ValueError(f"{self.config} is not an ordinary file or a link to one: the run can't be read")
+            raise ValueError(f"{self.config} is not a regular file or a link to one: the run can't be read")
         about = self.config.with_name(self.about.name)
         if os.path.lexists(about) and not about.is_file():
-            raise ValueError(f"{about} is not an ordinary file or a link to one; remove it, the run works without it")
+            raise ValueError(f"{about} is not a regular file or a link to one; remove it, the run works without it")
         config = read_config(self.config, settings, translate=old_formats.renamed)
         if not old_formats.is_old_config(self.config):
             return config
@@ -211,7 +211,7 @@ class Run:
     def locked(self) -> Iterator[None]:
         """Be the only writer. The kernel releases the lock when the process ends, however it ends."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        with open(self.directory / LOCK, "a+", encoding="utf-8", opener=ordinary) as file:
+        with open(self.directory / LOCK, "a+", encoding="utf-8", opener=regular_file) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -227,7 +227,7 @@ class Run:
         """The records of the log. A last line that a crash cut short is left out."""
         if not self.log.exists():
             return
-        with open(self.log, "rb", opener=ordinary) as file:
+        with open(self.log, "rb", opener=regular_file) as file:
             for number, line in enumerate(iter(lambda: file.readline(_LONGEST_RECORD), b""), 1):
                 if line.endswith(b"\n") or len(line) == _LONGEST_RECORD:
                     yield self._record(line, number)

@@ -18,7 +18,7 @@ from sixfold.text.arrays import Examples, open_examples
 from sixfold.text.batches import in_order
 from sixfold.text.corpus import open_prepared
 from sixfold.text.preparation import Reference
-from sixfold.text.report import PartReport
+from sixfold.text.report import SplitReport
 from sixfold.text.sources import Split
 from sixfold.text.tokenizer import Tokenizers
 
@@ -84,7 +84,7 @@ def _held_out(run: Run, tokenizers: Tokenizers) -> tuple[Examples, int]:
     prepared = open_prepared(run.data, tokenizers) if run.data.is_dir() else None
     if prepared is None or prepared.valid is None:
         raise ValueError(f"{run.directory} has no data.valid to score: give --target-file and --likelihood")
-    return prepared.valid, prepared.report.parts["valid"].bytes or 0
+    return prepared.valid, prepared.report.splits["valid"].bytes or 0
 
 
 def _tokenised(config: Config, task: Task, tokenizers: Tokenizers, split: Split, folder: Path) -> tuple[Examples, int]:
@@ -95,5 +95,5 @@ def _tokenised(config: Config, task: Task, tokenizers: Tokenizers, split: Split,
         raise ValueError(f"this run has no data.{split} to score: give --target-file and --likelihood{hint}")
     size = sum(len(text.encode()) for source in sources for text, _ in source.read())
     text = task.form.preparation(config.data, lambda *_: None)
-    arrays, _ = text.encode(split, PartReport(lines=0), tokenizers, folder)
+    arrays, _ = text.encode(split, SplitReport(lines=0), tokenizers, folder)
     return open_examples(folder, split, arrays), size

@@ -56,7 +56,8 @@ class Task:
     collate: Callable[[Rows, Any], Batch]  # (rows, options) → a batch with its counts: a pure function
     losses: Callable[..., dict[str, Term]]  # (model, batch, smoothing=, recompute=[, options=]) → the terms to minimise
     metrics: tuple[str, ...]  # besides the loss; the first one decides which weights are best
-    user: Callable[..., Any] | None = None  # (models, tokenizers, decoding, labels=, data=, origin=) → a Translator, …
+    # (models, tokenizers, decoding, labels=, data=, origin=) → the object that uses the model: a Translator, …
+    user: Callable[..., Any] | None = None
     answers: Callable[..., list[str]] | None = None  # (user, sources, stop) → the texts that the metrics score
     rehearse: Callable[..., None] | None = None  # (user, references): raises a ValueError if decoding would fail
     before: Callable[..., Batch] | None = None  # (model, batch, key=[, options=]) → a batch, before the forward
@@ -111,7 +112,7 @@ class Task:
         module = sys.modules.get(_origins.get(self.name, ""))
         return [str(module.__file__)] if module is not None and module.__name__.startswith("sixfold_import_") else []
 
-    def said(self) -> dict[str, Any]:
+    def entry(self) -> dict[str, Any]:
         """The entry of a configuration, with every option."""
         return {"name": self.name, **asdict(self.options)}
 
@@ -204,4 +205,4 @@ def settled(config: Config) -> Config:
         raise ValueError(
             f"task {task.name!r} needs a model of kind {' or '.join(task.kinds)}, got {kind}; leave model.kind out"
         )
-    return config.with_task(task.said(), kind)
+    return config.with_task(task.entry(), kind)

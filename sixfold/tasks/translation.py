@@ -34,8 +34,8 @@ def collate(rows: Rows, _: Any) -> Batch:
     assert rows.examples.source is not None, "these rows are not pairs"
     if not len(rows.index):
         return make_batch({"words": 0}, source=[[EOS]], inputs=[[BOS]], targets=[[PAD]])
-    source, _ = pad(rows.examples.source, rows.index, close=True)
-    targets, real = pad(rows.examples.target, rows.index, close=True)
+    source, _ = pad(rows.examples.source, rows.index, add_eos=True)
+    targets, real = pad(rows.examples.target, rows.index, add_eos=True)
     return make_batch({"words": int(np.sum(real))}, source=source, inputs=shift(targets, real), targets=targets)
 
 

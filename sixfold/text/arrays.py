@@ -175,12 +175,12 @@ def open_column(folder: Path, name: str, described: Mapping[str, Any]) -> Array:
     return values
 
 
-def open_examples(folder: Path, part: str, arrays: dict[str, Any]) -> Examples:
+def open_examples(folder: Path, split: str, arrays: dict[str, Any]) -> Examples:
     """The examples of one split, from the descriptions of its writers."""
     sides = {
-        side: open_ragged(folder, f"{part}.{side}", arrays[side]) for side in ("source", "target") if side in arrays
+        side: open_ragged(folder, f"{split}.{side}", arrays[side]) for side in ("source", "target") if side in arrays
     }
-    columns = {name: open_column(folder, f"{part}.{name}", each) for name, each in arrays.get("columns", {}).items()}
+    columns = {name: open_column(folder, f"{split}.{name}", each) for name, each in arrays.get("columns", {}).items()}
     groups = tuple(RowRange(*group) for group in arrays["groups"])
     examples = Examples(sides.get("source"), sides["target"], groups, columns)
     for group in groups:
@@ -190,7 +190,7 @@ def open_examples(folder: Path, part: str, arrays: dict[str, Any]) -> Examples:
             )
     rows = {*map(len, sides.values()), *map(len, columns.values()), sum(group.rows for group in groups)}
     if len(rows) > 1:
-        raise ValueError(f"{folder}: the files of {part} differ in rows ({rows}); prepare the data again")
+        raise ValueError(f"{folder}: the files of {split} differ in rows ({rows}); prepare the data again")
     return examples
 
 

@@ -18,13 +18,13 @@ from typing import Any
 from sixfold.config.schema import Data
 from sixfold.core.quote import quoted
 from sixfold.disk.atomic import new_directory
-from sixfold.disk.hashes import file_hash, is_intact, quick_hash, sealed
-from sixfold.disk.reading import ordinary, parse_json, read_json
+from sixfold.disk.hashes import file_hash, is_intact, quick_hash, with_hash
+from sixfold.disk.reading import parse_json, read_json, regular_file
 from sixfold.runs.run import TOKENIZERS
 from sixfold.text.arrays import Examples, open_examples
 from sixfold.text.file_kinds import remarks
 from sixfold.text.forms import TextForm
-from sixfold.text.preparation import PARTS, Preparation, ProgressCallback, Reference
+from sixfold.text.preparation import SPLITS, Preparation, ProgressCallback, Reference
 from sixfold.text.report import Report
 from sixfold.text.sources import Source
 from sixfold.text.tokenizer import Tokenizers
@@ -66,21 +66,23 @@ def prepare(
     preparation: Preparation = form.preparation(data, progress or (lambda *_: None), *([labels] if labels else []))
     counts, tokenizers = preparation.check(tokenizers)
     hashes = data_hashes(data, form, preparation.files.hash_of)
-    with new_directory(folder) as aside:
+    with new_directory(folder) as staging:
         section = data.model_dump(mode="json")
         index: dict[str, Any] = {"format": FORMAT, "form": form.name, "data": section, "arrays": {}}
-        for part in PARTS[:2]:
-            if part in counts:
-                index["arrays"][part], counts[part] = preparation.encode(part, counts[part], tokenizers, aside)
+        for split in SPLITS[:2]:
+            if split in counts:
+                index["arrays"][split], counts[split] = preparation.encode(split, counts[split], tokenizers, staging)
         found = preparation.references()
         index["references"] = len(found)
         look_at = [*preparation.remarks, *remarks(data, data_files(data, form), pairs=form.has_pairs)]
         index["report"] = Report(counts, getattr(data, form.limit), tuple(look_at)).json()
         index["hashes"], index["labels"] = hashes, list(preparation.labels)
         index["tokenizers"] = [tokenizer.fingerprint for tokenizer in tokenizers]
-        _write_references(aside / REFERENCES, found)
-        index["references_hash"] = quick_hash(aside / REFERENCES)
-        (aside / INDEX).write_text(json.dumps(sealed(index), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        _write_references(staging / REFERENCES, found)
+        index["references_hash"] = quick_hash(staging / REFERENCES)
+        (staging / INDEX).write_text(
+            json.dumps(with_hash(index), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
     return open_prepared(folder, tokenizers)
 
 
@@ -94,11 +96,11 @@ def open_prepared(folder: Path, tokenizers: Tokenizers) -> Prepared:
     try:
         if index["tokenizers"] != [tokenizer.fingerprint for tokenizer in tokenizers]:
             raise OtherTokenizersError(f"{folder} was prepared with other tokenizers; prepare the data again")
-        parts = {part: open_examples(folder, part, arrays) for part, arrays in index["arrays"].items()}
+        splits = {split: open_examples(folder, split, arrays) for split, arrays in index["arrays"].items()}
         found = _read_references(folder / REFERENCES, index["references"], index.get("references_hash"))
         report, hashes = Report.from_json(index["report"]), dict(index["hashes"])
         labels = tuple(index.get("labels", ()))
-        return Prepared(tokenizers, parts["train"], parts.get("valid"), found, report, hashes, labels, folder)
+        return Prepared(tokenizers, splits["train"], splits.get("valid"), found, report, hashes, labels, folder)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder / INDEX} is damaged ({error!r}); prepare the data again") from None
 
@@ -126,10 +128,10 @@ def copy_prepared(
     ]
     if different:
         raise ValueError(f"{prepared.folder} was prepared for another text: {'; '.join(different)}; prepare it again")
-    with new_directory(folder) as aside:
+    with new_directory(folder) as staging:
         for path in sorted(prepared.folder.iterdir()):
             if _is_own(path):
-                _share(path, aside / path.name)
+                _share(path, staging / path.name)
     return open_prepared(folder, prepared.tokenizers)
 
 
@@ -172,7 +174,7 @@ def data_files(data: Data, form: TextForm) -> list[Path]:
 
 
 def _sources(data: Data, form: TextForm) -> list[Source[Any]]:
-    return [source for part in PARTS for source in form.sources(data, part)]
+    return [source for split in SPLITS for source in form.sources(data, split)]
 
 
 def _read_index(folder: Path) -> dict[str, Any]:
@@ -202,7 +204,7 @@ def _read_references(path: Path, count: int, expected: str | None) -> list[Refer
     try:
         if expected is not None and quick_hash(path) != expected:
             raise ValueError("it has changed since it was written")
-        with open(path, encoding="utf-8", newline="\n", opener=ordinary) as file:
+        with open(path, encoding="utf-8", newline="\n", opener=regular_file) as file:
             for line in file:
                 record = parse_json(line)
                 found.append(Reference(record["source"], tuple(record["targets"])))

@@ -19,7 +19,7 @@ from email.parser import Parser
 from pathlib import Path
 from typing import IO, Any
 
-from sixfold.disk.reading import ordinary
+from sixfold.disk.reading import regular_file
 
 MAGIC = b"!<arch>\n"
 # Modules that read each compression: not every Python has all; the standard library has zstd since 3.14.
@@ -85,7 +85,7 @@ class _Bounded:
 def _find(path: Path, wanted: str) -> tuple[str, bytes]:
     """The first member of an `ar` archive whose name begins with `wanted`."""
     size = path.stat().st_size
-    with open(path, "rb", opener=ordinary) as file:
+    with open(path, "rb", opener=regular_file) as file:
         if file.read(len(MAGIC)) != MAGIC:
             raise ValueError(f"{path} is not a Debian package: it does not begin with {MAGIC[:-1].decode()!r}")
         while header := file.read(60):

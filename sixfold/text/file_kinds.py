@@ -11,14 +11,14 @@ from pathlib import Path
 
 from sixfold.config.schema import Data
 
-_FIRST = 1 << 16  # most bytes of a first line that are read
-_UNREAD = {  # endings of training text that only some forms of text, or none, can read
+_FIRST = 1 << 16  # largest number of bytes read of a first line
+_UNREAD = {  # name endings of training files that some or all forms of text can't read
     ".csv": "holds comma-separated values, which can't be read here: convert it to a .tsv (columns separated by tabs) "
     "or a .jsonl",
     ".json": "is a JSON document, which can't be read here: convert it to a .jsonl, with one object on each line "
     "(jq -c '.[]' {file} > {stem}.jsonl); if it has one on each line already, give it a name that ends in .jsonl",
 }
-_NOT_LINES = {  # endings of files where each line is more than a text
+_NOT_LINES = {  # name endings of files whose lines are not plain texts
     ".csv": "comma-separated values: save the column with the text as a file of its own",
     ".tsv": "columns separated by tabs: extract the text first (cut -f 1 {file} > {stem}.txt)",
     ".json": "a JSON document: extract the texts first (jq -r '.[].source' {file} > {stem}.txt)",
@@ -44,7 +44,7 @@ def refuse_unread(name: str, key: str, also: Collection[str] = ()) -> None:
 
 
 def refuse_records(path: Path) -> None:
-    """Raise a ValueError if, by its name, a line of this file holds more than a text."""
+    """Raise a ValueError if the name of this file says that its lines are not plain texts."""
     if (ending := file_ending(path.name)) in _NOT_LINES:
         raise ValueError(
             f"each line of the input must be a text, but {path} holds {_filled(_NOT_LINES[ending], str(path))}"
@@ -52,7 +52,7 @@ def refuse_records(path: Path) -> None:
 
 
 def refuse_bytes(first_line: bytes, name: str) -> None:
-    """Raise a ValueError if the first line is that of a known kind of file that is not UTF-8 text."""
+    """Raise a ValueError if the first line shows that the file is not UTF-8 text."""
     for signature, what in _SIGNATURES.items():
         if first_line.startswith(signature):
             raise ValueError(f"{name} {what}")
@@ -98,7 +98,7 @@ def remarks(data: Data, files: Iterable[Path], *, pairs: bool) -> list[str]:
             found.append(
                 f"note: {path} has Windows line ends (\\r\\n); the \\r is part of the line end, not of the text"
             )
-        if file_ending(path.name) not in (".csv", ".jsonl"):  # whose errors name such lines
+        if file_ending(path.name) not in (".csv", ".jsonl"):  # whose readers report such lines themselves
             found += warnings_of(line.decode(errors="replace"), str(path), training=True)
         if pairs and file_ending(path.name) == ".tsv":
             found += _header(path, line, data)
@@ -117,7 +117,7 @@ def _header(path: Path, line: bytes, data: Data) -> list[str]:
     named = f"--data.source {shlex.quote(source)} --data.target {shlex.quote(target)}"
     return [
         f"warning: {path}, line 1: {source!r} and {target!r} look like names of columns, but are read as text; "
-        f"{named} leaves the line out"
+        f"if they are names, give {named}"
     ]
 
 

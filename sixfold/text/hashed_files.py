@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sixfold.disk.reading import ordinary
+from sixfold.disk.reading import regular_file
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -28,7 +28,7 @@ class HashedFiles:
 
     def open(self, path: Path) -> io.BufferedReader:
         """The stored bytes of a file, to be read to the end."""
-        file = open(path, "rb", buffering=0, opener=ordinary)  # noqa: SIM115 (closed with the reader)
+        file = open(path, "rb", buffering=0, opener=regular_file)  # noqa: SIM115 (closed with the reader)
         return io.BufferedReader(_HashedBytes(file, partial(self._note, path)), _BLOCK)
 
     def hash_of(self, path: Path) -> str:

@@ -24,8 +24,8 @@ from sixfold.core.quote import quoted
 from sixfold.text.arrays import Array, ColumnWriter, RowRange, RowWriter
 from sixfold.text.hashed_files import HashedFiles
 from sixfold.text.labels import checked_labels
-from sixfold.text.preparation import PARTS, ProgressCallback, Reference, divided_counts, finish_training, in_order
-from sixfold.text.report import PartReport
+from sixfold.text.preparation import SPLITS, ProgressCallback, Reference, divided_counts, finish_training, in_order
+from sixfold.text.report import SplitReport
 from sixfold.text.sources import Source, Split
 from sixfold.text.tables import Row, described_columns, table_sources
 from sixfold.text.tokenizer import Tokenizer, Tokenizers
@@ -57,26 +57,26 @@ class LabelledText:
             raise ValueError("texts with labels have one tokenizer: give one data.tokenizer and one data.vocabulary")
         self.kind, self.size = data.tokenizer, data.vocabulary
         self.data, self.progress = data, progress
-        self.sources = {part: found for part in PARTS if (found := table_sources(data, part))}
+        self.sources = {split: found for split in SPLITS if (found := table_sources(data, split))}
         self.labels: tuple[str, ...] = () if labels is None else tuple(checked_labels(labels))
         self.remarks: Sequence[str] = ()
         self.files = HashedFiles()
         self._key: Callable[[str], int] = key_of(data.seed) if wants_split(data) else hash  # of a text
         self._references: list[Reference] = []
 
-    def check(self, tokenizers: Tokenizers | None = None) -> tuple[dict[str, PartReport], Tokenizers]:
+    def check(self, tokenizers: Tokenizers | None = None) -> tuple[dict[str, SplitReport], Tokenizers]:
         """The first pass over all files. → the counts known before tokenising, and the tokenizers"""
         trainers = [] if tokenizers else [TokenizerTrainer(self.kind, self.size)]
-        counts = self._check_parts(trainers)
+        counts = self._check_splits(trainers)
         return counts, tokenizers or finish_training(trainers, self.progress)
 
-    def _check_parts(self, trainers: Sequence[TokenizerTrainer]) -> dict[str, PartReport]:
+    def _check_splits(self, trainers: Sequence[TokenizerTrainer]) -> dict[str, SplitReport]:
         self.remarks = self._where_columns_are()
-        counts: dict[str, PartReport] = {}
+        counts: dict[str, SplitReport] = {}
         training: _SeenRows | None = None
-        for part in [*self.sources]:
-            seen = self._check_part(part, trainers if part == "train" else [])
-            counts[part] = PartReport(
+        for split in [*self.sources]:
+            seen = self._check_split(split, trainers if split == "train" else [])
+            counts[split] = SplitReport(
                 lines=seen.rows + seen.empty,
                 empty=seen.empty,
                 duplicates=seen.duplicates(),
@@ -85,13 +85,13 @@ class LabelledText:
                 two_labels=seen.two_labels(),
             )
             training = training or seen
-            self.remarks = [*self.remarks, *_remarks(part, seen)]
-            if part == "train" and wants_split(self.data):
-                counts |= self._hold_out(counts[part], seen)
+            self.remarks = [*self.remarks, *_remarks(split, seen)]
+            if split == "train" and wants_split(self.data):
+                counts |= self._hold_out(counts[split], seen)
         return in_order(counts)
 
-    def _hold_out(self, counts: PartReport, seen: _SeenRows) -> dict[str, PartReport]:
-        """Divide the training text. → the counts of both parts"""
+    def _hold_out(self, counts: SplitReport, seen: _SeenRows) -> dict[str, SplitReport]:
+        """Divide the training text. → the counts of both splits"""
         chosen = seen.choose(rows_to_hold_out(self.data, seen.rows))
         held = seen.only(chosen)
         how = f"chosen by data.seed {self.data.seed} within each label"
@@ -106,15 +106,15 @@ class LabelledText:
     def _where_columns_are(self) -> list[str]:
         """Notes on the columns that were chosen because none were given, and in which files."""
         by_way: dict[str, list[Path]] = {}
-        for path in dict.fromkeys(path for part in self.sources.values() for source in part for path in source.files):
+        for path in dict.fromkeys(path for split in self.sources.values() for source in split for path in source.files):
             by_way.setdefault(described_columns(path, self.data.source, self.data.target), []).append(path)
         by_way.pop("", None)
         return [f"note: {_several(paths)}: {way}" for way, paths in by_way.items()]
 
-    def _check_part(self, part: Split, trainers: Sequence[TokenizerTrainer]) -> _SeenRows:
+    def _check_split(self, split: Split, trainers: Sequence[TokenizerTrainer]) -> _SeenRows:
         seen = _SeenRows(self._key)
         index = _index_of(self.labels)
-        for source in self.sources[part]:
+        for source in self.sources[split]:
             seen.begin_file(_path(source))
             for chunk in _chunks(source.read(self.files.open)):
                 rows = _with_text(chunk)
@@ -124,10 +124,10 @@ class LabelledText:
                 seen.empty += len(chunk) - len(rows)
                 for trainer in trainers:
                     trainer.update(row.text for row in rows)
-                self.progress(f"checking {part}", seen.rows + seen.empty, None)
+                self.progress(f"checking {split}", seen.rows + seen.empty, None)
         if not seen.rows:
-            raise ValueError(f"data.{part}: each of {seen.empty:,} rows has an empty text: {self._names(part)}")
-        if part == "train":
+            raise ValueError(f"data.{split}: each of {seen.empty:,} rows has an empty text: {self._names(split)}")
+        if split == "train":
             self._find_labels(seen)
         return seen
 
@@ -151,24 +151,24 @@ class LabelledText:
         return self._references
 
     def encode(
-        self, part: Split, counts: PartReport, tokenizers: Tokenizers, folder: Path
-    ) -> tuple[dict[str, Any], PartReport]:
+        self, split: Split, counts: SplitReport, tokenizers: Tokenizers, folder: Path
+    ) -> tuple[dict[str, Any], SplitReport]:
         """Write one split. → the description for `open_examples`, and the report with all counts"""
         tokenizer, index, groups, cut, done = tokenizers.source, _index_of(self.labels), [], 0, 0
         with (
-            RowWriter(folder, f"{part}.target", len(tokenizer)) as texts,
-            ColumnWriter(folder, f"{part}.label", len(self.labels)) as classes,
+            RowWriter(folder, f"{split}.target", len(tokenizer)) as texts,
+            ColumnWriter(folder, f"{split}.label", len(self.labels)) as classes,
         ):
-            for source in self.sources[part]:
+            for source in self.sources[split]:
                 before = texts.rows
                 for chunk in _chunks(source.read(self.files.open)):
                     rows = _with_text(chunk)
-                    if part == "valid":
+                    if split == "valid":
                         self._references += [Reference(row.text, (row.label,)) for row in rows]
                     classes.write(_classes(rows, index, source.name))
                     cut += self._encode_texts([row.text for row in rows], tokenizer, texts)
                     done += len(chunk)
-                    self.progress(f"tokenising {part}", done, counts.lines)
+                    self.progress(f"tokenising {split}", done, counts.lines)
                 groups.append(RowRange(texts.rows - before, source.weight))
         arrays = {"target": texts.described(), "columns": {"label": classes.described()}, "groups": groups}
         return arrays, replace(counts, empty=done - texts.rows, cut=cut, rows=texts.rows, target_tokens=texts.tokens)
@@ -179,8 +179,8 @@ class LabelledText:
         writer.write([row[:most] for row in rows])
         return sum(len(row) > most for row in rows)
 
-    def _names(self, part: Split) -> str:
-        return "; ".join(source.name for source in self.sources[part])
+    def _names(self, split: Split) -> str:
+        return "; ".join(source.name for source in self.sources[split])
 
 
 def _with_text(rows: Iterable[Row]) -> list[Row]:
@@ -309,23 +309,23 @@ class _SeenRows:
         return order, same[0], same[1]
 
 
-def _remarks(part: Split, seen: _SeenRows) -> list[str]:
+def _remarks(split: Split, seen: _SeenRows) -> list[str]:
     """Warnings about contradictory and rare labels."""
     found = []
     if pairs := seen.contradictions(1):
         ((first, second),) = pairs
         found.append(
-            f"warning: data.{part}: {seen.two_labels():,} texts occur with more than one label, such as "
+            f"warning: data.{split}: {seen.two_labels():,} texts occur with more than one label, such as "
             f"{seen.where(first)} ({quoted(seen.label(first))}) and {seen.where(second)} ({quoted(seen.label(second))})"
         )
-    if part == "train" and (rows := seen.single()):
+    if split == "train" and (rows := seen.single()):
         shown = "; ".join(f"{quoted(seen.label(row))} in {seen.where(row)}" for row in rows[:_SHOWN])
         more = f"; and {len(rows) - _SHOWN:,} more" if len(rows) > _SHOWN else ""
         found.append(f"warning: {len(rows):,} labels have a single example: {shown}{more}")
     return found
 
 
-def label_references(data: Data, part: Split) -> list[Reference]:
+def label_references(data: Data, split: Split) -> list[Reference]:
     """Each text of a split with its label, to score against: those that `encode` writes, in the same order."""
-    rows = (row for source in table_sources(data, part) for row in _with_text(source.read()))
+    rows = (row for source in table_sources(data, split) for row in _with_text(source.read()))
     return [Reference(row.text, (row.label,)) for row in rows]

@@ -9,7 +9,7 @@ from typing import Any
 
 from sixfold.core.quote import quoted
 from sixfold.disk.atomic import write_text
-from sixfold.disk.hashes import is_intact, sealed
+from sixfold.disk.hashes import is_intact, with_hash
 from sixfold.disk.reading import read_json
 
 LABELS = "labels.json"
@@ -17,7 +17,7 @@ FORMAT = "sixfold-labels-1"
 
 
 def checked_labels(labels: Any) -> list[str]:
-    """Check the labels of a model: at least two different texts, none empty."""
+    """Check the labels of a model: a list of at least two texts, all different and none empty."""
     if not isinstance(labels, Sequence) or isinstance(labels, str):
         raise ValueError(f"labels must be a list of texts, got {quoted(labels)}")
     if not all(isinstance(label, str) and label for label in labels):
@@ -30,7 +30,7 @@ def checked_labels(labels: Any) -> list[str]:
 def write_labels(directory: Path, labels: Sequence[str]) -> None:
     """Write the labels of a model in order, atomically."""
     path = directory / LABELS
-    record = sealed({"format": FORMAT, "labels": checked_labels(labels)})
+    record = with_hash({"format": FORMAT, "labels": checked_labels(labels)})
     write_text(path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
 
 

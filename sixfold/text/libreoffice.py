@@ -36,7 +36,7 @@ LANGUAGES = (
 )
 SPACELESS = {"dz", "ja", "km", "zh-cn", "zh-tw"}  # languages without spaces: two characters count as a word
 SHORTEST, LONGEST = 3, 50  # words of a text
-PARTS = ("train", "valid", "test")
+SPLITS = ("train", "valid", "test")
 PAGE = re.compile(r"(?:\./)?usr/(?:share|lib)/libreoffice/help/[A-Za-z-]+/(text(?:/[\w-][\w.-]*)+\.html)")
 VOID = {"img", "input", "link", "meta", "wbr"}  # elements without an end tag; <br> is a space
 MADE_BY = "sixfold prepare libreoffice"
@@ -71,7 +71,7 @@ class Summary:
         yield "from " + " and ".join(f"{name} {version}" for name, version in self.packages.items())
         yield f"{self.pages:,} pages in both languages, {self.aligned:,} paragraphs with the same id"
         yield "dropped: " + ", ".join(f"{amount:,} {why}" for why, amount in self.dropped.items())
-        yield "pairs: " + ", ".join(f"{amount:,} {part}" for part, amount in self.pairs.items())
+        yield "pairs: " + ", ".join(f"{amount:,} {split}" for split, amount in self.pairs.items())
         yield self.licence
 
     def json(self) -> dict[str, Any]:
@@ -108,11 +108,11 @@ def prepare(
     corpus = _Corpus(source, target)
     for name in sorted(pages[0].keys() & pages[1].keys()):
         corpus.add(name, pages[0][name], pages[1][name])
-    parts = corpus.parts()
-    summary = corpus.summary({deb.name: deb.version for deb in debs}, parts)
-    if not parts["train"]:
+    splits = corpus.splits()
+    summary = corpus.summary({deb.name: deb.version for deb in debs}, splits)
+    if not splits["train"]:
         raise ValueError(f"{names[0]} and {names[1]} have no paragraphs in common; are they of the same version?")
-    _write(out, summary, parts)
+    _write(out, summary, splits)
     return summary
 
 
@@ -194,7 +194,7 @@ class _Element:
     choice: int | None = None  # index of the text that is one of several variants
 
     def vary(self, text: str, default: bool) -> None:
-        """Keep one of several variants (for Writer and Calc, macOS and others): the default, or else the first."""
+        """Keep one of several variants (for Writer and Calc, macOS and others): the default, otherwise the first."""
         if self.choice is None:
             self.choice = len(self.texts)
             self.texts.append(text)
@@ -254,7 +254,7 @@ def tidy(text: str) -> str:
 
 
 def align(source: dict[str, list[str]], target: dict[str, list[str]]) -> Iterator[ParagraphPair]:
-    """Pairs of texts with the same id, in order. If the sides have different numbers of them, they can't be aligned."""
+    """Pairs of texts with the same id, in order. An id whose numbers of texts differ is left out."""
     for key, texts in source.items():
         if len(texts) == len(target.get(key, ())):
             yield from map(ParagraphPair, texts, target[key])
@@ -268,18 +268,18 @@ class _Corpus:
         self.pages = 0
         self.aligned = 0
         self.dropped: Counter[str] = Counter()
-        self._pairs: dict[str, dict[ParagraphPair, None]] = {part: {} for part in PARTS}
+        self._pairs: dict[str, dict[ParagraphPair, None]] = {split: {} for split in SPLITS}
 
     def add(self, name: str, source: dict[str, list[str]], target: dict[str, list[str]]) -> None:
         self.pages += 1
-        part = self._pairs[part_of(name)]
+        kept = self._pairs[split_of(name)]
         for pair in align(source, target):
             self.aligned += 1
-            why = self._refuse(pair) or ("twice" if pair in part else "")
+            why = self._refuse(pair) or ("twice" if pair in kept else "")
             if why:
                 self.dropped[why] += 1
             else:
-                part[pair] = None
+                kept[pair] = None
 
     def _refuse(self, pair: ParagraphPair) -> str:
         lengths = [words(text, language) for text, language in zip(pair, self.languages, strict=True)]
@@ -289,22 +289,22 @@ class _Corpus:
             return f"over {LONGEST} words"
         return "not translated" if pair.source == pair.target else ""
 
-    def parts(self) -> dict[str, list[ParagraphPair]]:
+    def splits(self) -> dict[str, list[ParagraphPair]]:
         """The pairs of each split, without sources that occur in an earlier split."""
         seen: set[str] = set()
-        parts: dict[str, list[ParagraphPair]] = {}
-        for part, pairs in self._pairs.items():
-            parts[part] = [pair for pair in pairs if pair.source not in seen]
-            self.dropped["in an earlier split"] += len(pairs) - len(parts[part])
+        splits: dict[str, list[ParagraphPair]] = {}
+        for split, pairs in self._pairs.items():
+            splits[split] = [pair for pair in pairs if pair.source not in seen]
+            self.dropped["in an earlier split"] += len(pairs) - len(splits[split])
             seen |= {pair.source for pair in pairs}
-        return parts
+        return splits
 
-    def summary(self, packages: dict[str, str], parts: dict[str, list[ParagraphPair]]) -> Summary:
-        pairs = {part: len(found) for part, found in parts.items()}
+    def summary(self, packages: dict[str, str], splits: dict[str, list[ParagraphPair]]) -> Summary:
+        pairs = {split: len(found) for split, found in splits.items()}
         return Summary(*self.languages, packages, self.pages, self.aligned, dict(self.dropped), pairs)
 
 
-def part_of(page: str) -> str:
+def split_of(page: str) -> str:
     """The split of a page, by a hash of its name: about 4 % are for validation and 4 % for the test."""
     hundredth = int.from_bytes(hashlib.sha256(page.encode()).digest()[:8], "big") % 100
     return "test" if hundredth < 4 else "valid" if hundredth < 8 else "train"
@@ -333,11 +333,11 @@ def _check_output(out: Path, overwrite: bool) -> None:
         raise ValueError(f"{out} was not made by this command, so it is not replaced; give another --out")
 
 
-def _write(out: Path, summary: Summary, parts: dict[str, list[ParagraphPair]]) -> None:
+def _write(out: Path, summary: Summary, splits: dict[str, list[ParagraphPair]]) -> None:
     with new_directory(out) as folder:
-        for part, pairs in parts.items():
-            _write_lines(folder / f"{part}.{summary.source}", (pair.source for pair in pairs))
-            _write_lines(folder / f"{part}.{summary.target}", (pair.target for pair in pairs))
+        for split, pairs in splits.items():
+            _write_lines(folder / f"{split}.{summary.source}", (pair.source for pair in pairs))
+            _write_lines(folder / f"{split}.{summary.target}", (pair.target for pair in pairs))
         about = json.dumps(summary.json(), indent=2, ensure_ascii=False)
         (folder / "README.json").write_text(f"{about}\n", encoding="utf-8", newline="\n")
 

@@ -80,17 +80,17 @@ def _not_utf8(error: UnicodeDecodeError, before: int, number: int, name: str) ->
     return ValueError(f"{name}, line {number}: {found} is not UTF-8 ({error.reason}); convert the text")
 
 
-def _raw_parts(path: Path, most: int, opener: Opener) -> Iterator[bytes]:
-    """The lines of a file with their ends; a line of more than `most` bytes comes in several parts."""
+def _raw_parts(path: Path, limit: int, opener: Opener) -> Iterator[bytes]:
+    """The lines of a file with their ends; a line of more than `limit` bytes comes in several parts."""
     number = 0
     try:
         with opener(path) as stored, _unpacked(stored, path) as file:
-            raw = without_mark(_part(file, most + len(BOM)))
+            raw = without_mark(_part(file, limit + len(BOM)))
             refuse_bytes(raw, str(path))
             while raw:
                 yield raw
                 number += raw.endswith(b"\n")
-                raw = _part(file, most)
+                raw = _part(file, limit)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path} is damaged after line {number}: {error}") from None
     except OSError as error:
@@ -102,9 +102,9 @@ def _unpacked(stored: io.BufferedReader | Unpacked, path: Path) -> io.BufferedIO
     return gzip.GzipFile(fileobj=stored) if packed else stored
 
 
-def _part(file: io.BufferedIOBase, most: int) -> bytes:
-    """Read at most `most` bytes of a line, or one more; a carriage return before its end is dropped."""
-    raw = file.readline(most)
+def _part(file: io.BufferedIOBase, limit: int) -> bytes:
+    """Read at most `limit` bytes of a line, or one more; a carriage return before its end is dropped."""
+    raw = file.readline(limit)
     if raw.endswith(b"\r"):
         raw += file.readline(1)  # the line feed, if the limit fell before it
     return raw[:-2] + b"\n" if raw.endswith(b"\r\n") else raw

@@ -14,17 +14,17 @@ from sixfold.core.ids import EOS
 from sixfold.text.arrays import RowRange, RowWriter
 from sixfold.text.hashed_files import HashedFiles
 from sixfold.text.preparation import (
-    PARTS,
+    SPLITS,
     ProgressCallback,
     Reference,
-    check_parts,
+    check_splits,
     divided_counts,
     finish_training,
     in_chunks,
     in_order,
     names_of,
 )
-from sixfold.text.report import PartReport, Seen
+from sixfold.text.report import Seen, SplitReport
 from sixfold.text.sources import Source, Split, Stretch, text_sources
 from sixfold.text.tokenizer import Tokenizer, Tokenizers
 from sixfold.text.validation_split import HeldOutEnds, Places, characters_to_hold_out, described, wants_split
@@ -43,31 +43,31 @@ class PlainText:
         self.kind, self.size = data.tokenizer, data.vocabulary
         self.data, self.progress = data, progress
         self.files = HashedFiles()
-        self.sources = {part: found for part in PARTS if (found := text_sources(data, part))}
-        self._divided: dict[str, PartReport] = {}  # estimates, until the text is read again
+        self.sources = {split: found for split in SPLITS if (found := text_sources(data, split))}
+        self._divided: dict[str, SplitReport] = {}  # estimates, until the text is read again
         self._training: Seen | None = None  # the lines of a divided training text
 
-    def check(self, tokenizers: Tokenizers | None = None) -> tuple[dict[str, PartReport], Tokenizers]:
+    def check(self, tokenizers: Tokenizers | None = None) -> tuple[dict[str, SplitReport], Tokenizers]:
         """Read all files. → the counts that need no tokens, and the tokenizers"""
         trainers = [] if tokenizers else [TokenizerTrainer(self.kind, self.size)]
-        counts = check_parts(self.sources, lambda part: self._check_part(part, trainers if part == "train" else []))
+        counts = check_splits(self.sources, lambda each: self._check_split(each, trainers if each == "train" else []))
         return in_order({**counts, **self._divided}), tokenizers or finish_training(trainers, self.progress)
 
-    def _check_part(self, part: Split, trainers: Sequence[TokenizerTrainer]) -> tuple[PartReport, Seen]:
-        found, places = _Documents(), [Places() for _ in self.sources[part]]
-        watched = (place.watch(self._read([source])) for place, source in zip(places, self.sources[part], strict=True))
+    def _check_split(self, split: Split, trainers: Sequence[TokenizerTrainer]) -> tuple[SplitReport, Seen]:
+        found, places = _Documents(), [Places() for _ in self.sources[split]]
+        watched = (place.watch(self._read([source])) for place, source in zip(places, self.sources[split], strict=True))
         for chunk in in_chunks(chain.from_iterable(watched), _length_of_stretch):
             found.update(chunk)
             for trainer in trainers:
                 trainer.update(_set_ends_apart(self.kind, [text for text, _ in chunk if text]))
-            self.progress(f"checking {part}", found.lines, None)
+            self.progress(f"checking {split}", found.lines, None)
         if not found.documents:
-            raise ValueError(f"data.{part}: there are only spaces and empty lines in {names_of(self.sources[part])}")
-        if part == "train" and wants_split(self.data):
+            raise ValueError(f"data.{split}: there are only spaces and empty lines in {names_of(self.sources[split])}")
+        if split == "train" and wants_split(self.data):
             self._hold_out(found.report(), places)
         return found.report(), found.seen
 
-    def _hold_out(self, counts: PartReport, places: Sequence[Places]) -> None:
+    def _hold_out(self, counts: SplitReport, places: Sequence[Places]) -> None:
         """Divide each file of the training text."""
         characters = sum(place.length for place in places)
         share = characters_to_hold_out(self.data, characters) / characters
@@ -87,21 +87,21 @@ class PlainText:
         return []
 
     def encode(
-        self, part: Split, counts: PartReport, tokenizers: Tokenizers, folder: Path
-    ) -> tuple[dict[str, Any], PartReport]:
+        self, split: Split, counts: SplitReport, tokenizers: Tokenizers, folder: Path
+    ) -> tuple[dict[str, Any], SplitReport]:
         """Write one split. Consecutive files of equal weight are one stream, cut into windows."""
         groups, done, found, size = [], 0, _Documents(), 0
-        with RowWriter(folder, f"{part}.target", len(tokenizers.target)) as writer:
-            for weight, sources in groupby(self.sources[part], lambda source: source.weight):
+        with RowWriter(folder, f"{split}.target", len(tokenizers.target)) as writer:
+            for weight, sources in groupby(self.sources[split], lambda source: source.weight):
                 rows, start = writer.rows, writer.tokens
                 for chunk in in_chunks(_without_empty(self._read(sources)), _length_of_stretch):
                     writer.stream(_encode_stretches(chunk, tokenizers.target))
                     done += sum(not ends for _, ends in chunk)
                     if self._divided:
                         found.update(chunk)
-                    if part == "valid":
+                    if split == "valid":
                         size += sum(len(text.encode()) for text, _ in chunk)
-                    self.progress(f"tokenising {part}", done, counts.lines)
+                    self.progress(f"tokenising {split}", done, counts.lines)
                 writer.cut(start, self.data.context)
                 groups.append(RowRange(writer.rows - rows, weight))
         arrays = {"target": writer.described(), "groups": groups}
@@ -130,12 +130,12 @@ class _Documents:
             else:
                 self.lines += 1
 
-    def report(self) -> PartReport:
+    def report(self) -> SplitReport:
         duplicates = self.seen.duplicates()
-        return PartReport(lines=self.lines, documents=self.documents, empty=self._empty, duplicates=duplicates)
+        return SplitReport(lines=self.lines, documents=self.documents, empty=self._empty, duplicates=duplicates)
 
-    def recounted(self, counts: PartReport, training: Seen | None) -> PartReport:
-        """The counts of a part of a divided text, whose lines are here; `training` is None for the training text."""
+    def recounted(self, counts: SplitReport, training: Seen | None) -> SplitReport:
+        """The counts of a split of a divided text, whose lines are here; `training` is None for the training text."""
         also = None if training is None else self.seen.also_in(training)
         return replace(self.report(), empty=counts.empty, in_training=also)
 

@@ -18,7 +18,7 @@ from sixfold.config import schema
 from sixfold.config.schema import Data
 from sixfold.text.arrays import Array, RowRange, RowWriter, open_examples
 from sixfold.text.hashed_files import HashedFiles
-from sixfold.text.report import PartReport, Seen, count_outliers
+from sixfold.text.report import Seen, SplitReport, count_outliers
 from sixfold.text.sources import Pair, Source, Split, pair_sources
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.text.validation_split import (
@@ -31,7 +31,7 @@ from sixfold.text.validation_split import (
 )
 from sixfold.text.vocabulary import TokenizerTrainer
 
-PARTS: tuple[Split, ...] = ("train", "valid", "test")
+SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 _CHUNK = 4096  # lines that are checked or tokenised at once
 _LARGEST_CHUNK = 1 << 21  # characters; lines may be long
 
@@ -55,12 +55,12 @@ class Preparation(Protocol):
 
     def __init__(self, data: Data, progress: ProgressCallback): ...
 
-    def check(self, tokenizers: Tokenizers | None = None) -> tuple[dict[str, PartReport], Tokenizers]:
+    def check(self, tokenizers: Tokenizers | None = None) -> tuple[dict[str, SplitReport], Tokenizers]:
         """The first pass. Tokenizers are trained if none are given. → the counts of each split, and the tokenizers"""
 
     def encode(
-        self, part: Split, counts: PartReport, tokenizers: Tokenizers, folder: Path
-    ) -> tuple[dict[str, Any], PartReport]:
+        self, split: Split, counts: SplitReport, tokenizers: Tokenizers, folder: Path
+    ) -> tuple[dict[str, Any], SplitReport]:
         """The second pass over one split. → the description for `open_examples`, and the report with all counts"""
 
     def references(self) -> list[Reference]:
@@ -96,34 +96,36 @@ class ParallelText:
     def __init__(self, data: Data, progress: ProgressCallback):
         self.data, self.progress = data, progress
         self.files = HashedFiles()
-        self.sources = {part: found for part in PARTS if (found := pair_sources(data, part))}
+        self.sources = {split: found for split in SPLITS if (found := pair_sources(data, split))}
         self._key: Callable[[str], int] = key_of(data.seed) if wants_split(data) else hash  # of a source
-        self._divided: dict[str, PartReport] = {}  # the counts of training and validation text, if one is divided
+        self._divided: dict[str, SplitReport] = {}  # the counts of training and validation text, if one is divided
         self._references = ReferenceCollector()
 
-    def check(self, tokenizers: Tokenizers | None = None) -> tuple[dict[str, PartReport], Tokenizers]:
+    def check(self, tokenizers: Tokenizers | None = None) -> tuple[dict[str, SplitReport], Tokenizers]:
         """Read all files. → the counts that need no tokens, and the tokenizers"""
         trainers = [] if tokenizers else self._trainers()
-        counts = check_parts(self.sources, lambda part: self._check_part(part, trainers if part == "train" else []))
+        counts = check_splits(self.sources, lambda each: self._check_split(each, trainers if each == "train" else []))
         return in_order({**counts, **self._divided}), tokenizers or finish_training(trainers, self.progress)
 
-    def _check_part(self, part: Split, trainers: Sequence[TokenizerTrainer]) -> tuple[PartReport, Seen]:
+    def _check_split(self, split: Split, trainers: Sequence[TokenizerTrainer]) -> tuple[SplitReport, Seen]:
         pairs, firsts, lines = Seen(), Seen(self._key), 0
-        for chunk in self._chunks(self.sources[part]):
+        for chunk in self._chunks(self.sources[split]):
             kept = without_empty_sides(chunk)
             firsts.update(source for source, _ in kept)
             pairs.update(kept)
             _learn_from_pairs(trainers, chunk)
             lines += len(chunk)
-            self.progress(f"checking {part}", lines, None)
+            self.progress(f"checking {split}", lines, None)
         if not pairs.count:
-            raise ValueError(f"data.{part}: each of {lines:,} pairs has an empty side: {names_of(self.sources[part])}")
-        counts = PartReport(lines=lines, empty=lines - pairs.count, duplicates=pairs.duplicates())
-        if part == "train" and wants_split(self.data):
+            raise ValueError(
+                f"data.{split}: each of {lines:,} pairs has an empty side: {names_of(self.sources[split])}"
+            )
+        counts = SplitReport(lines=lines, empty=lines - pairs.count, duplicates=pairs.duplicates())
+        if split == "train" and wants_split(self.data):
             self._hold_out(counts, pairs.hashes(), firsts.hashes())
         return counts, firsts
 
-    def _hold_out(self, counts: PartReport, pairs: Array, sources: Array) -> None:
+    def _hold_out(self, counts: SplitReport, pairs: Array, sources: Array) -> None:
         """Divide the training text, of which these are the hashes of pairs and sources."""
         chosen = choose(sources, rows_to_hold_out(self.data, len(sources)))
         held = pairs[np.isin(sources, [*chosen])]
@@ -138,7 +140,7 @@ class ParallelText:
         return in_chunks(pairs, lambda pair: len(pair[0]) + len(pair[1]))
 
     def _trainers(self) -> list[TokenizerTrainer]:
-        """One for both sides, or one for each."""
+        """The trainers: one for both sides, or one for each side."""
         kind, size = self.data.tokenizer, self.data.vocabulary
         if isinstance(kind, str) and not isinstance(size, schema.Vocabularies):
             return [TokenizerTrainer(kind, size)]
@@ -151,31 +153,31 @@ class ParallelText:
         return self._references.references()
 
     def encode(
-        self, part: Split, counts: PartReport, tokenizers: Tokenizers, folder: Path
-    ) -> tuple[dict[str, Any], PartReport]:
+        self, split: Split, counts: SplitReport, tokenizers: Tokenizers, folder: Path
+    ) -> tuple[dict[str, Any], SplitReport]:
         """Write one split. → the description for `open_examples`, and the report with all counts"""
-        sources, groups, long, done = self.sources[part], [], 0, 0
+        sources, groups, long, done = self.sources[split], [], 0, 0
         with (
-            RowWriter(folder, f"{part}.source", len(tokenizers.source)) as left,
-            RowWriter(folder, f"{part}.target", len(tokenizers.target)) as right,
+            RowWriter(folder, f"{split}.source", len(tokenizers.source)) as left,
+            RowWriter(folder, f"{split}.target", len(tokenizers.target)) as right,
         ):
             for source in sources:
                 before = right.rows
                 for chunk in self._chunks([source]):
                     kept = without_empty_sides(chunk)
                     long += self._encode_chunk(kept, tokenizers, left, right)
-                    if part == "valid":
+                    if split == "valid":
                         self._references.update(kept)
                     done += len(chunk)
-                    self.progress(f"tokenising {part}", done, counts.lines)
+                    self.progress(f"tokenising {split}", done, counts.lines)
                 groups.append(RowRange(right.rows - before, source.weight))
         if not right.rows:
             raise ValueError(
-                f"data.{part}: no pair remains, because {long:,} pairs have more than {self.data.max_length:,} tokens "
+                f"data.{split}: no pair remains, because {long:,} pairs have more than {self.data.max_length:,} tokens "
                 f"on a side; raise data.max_length ({names_of(sources)})"
             )
         arrays = {"source": left.described(), "target": right.described(), "groups": groups}
-        examples = open_examples(folder, part, arrays)
+        examples = open_examples(folder, split, arrays)
         assert examples.source is not None
         return arrays, replace(
             counts,
@@ -201,27 +203,27 @@ class ParallelText:
         return len(found) - len(kept)
 
 
-def divided_counts(counts: PartReport, held: int, duplicates: int) -> dict[str, PartReport]:
+def divided_counts(counts: SplitReport, held: int, duplicates: int) -> dict[str, SplitReport]:
     """The counts of a training text, divided: so many rows are held out, some of them duplicates of each other."""
     rest = replace(counts, lines=counts.lines - held, duplicates=counts.duplicates - duplicates)
-    return {"train": rest, "valid": PartReport(lines=held, duplicates=duplicates, in_training=0)}
+    return {"train": rest, "valid": SplitReport(lines=held, duplicates=duplicates, in_training=0)}
 
 
-def in_order(counts: Mapping[str, PartReport]) -> dict[str, PartReport]:
-    """Training, validation, test."""
-    return {part: counts[part] for part in PARTS if part in counts}
+def in_order(counts: Mapping[str, SplitReport]) -> dict[str, SplitReport]:
+    """The counts in the order training, validation, test."""
+    return {split: counts[split] for split in SPLITS if split in counts}
 
 
-def check_parts(
-    parts: Iterable[Split], check_part: Callable[[Split], tuple[PartReport, Seen]]
-) -> dict[str, PartReport]:
+def check_splits(
+    splits: Iterable[Split], check_split: Callable[[Split], tuple[SplitReport, Seen]]
+) -> dict[str, SplitReport]:
     """Check one split after another, training first, and count the lines that also occur in training."""
-    counts: dict[str, PartReport] = {}
+    counts: dict[str, SplitReport] = {}
     training: Seen | None = None
-    for part in parts:
-        counts[part], seen = check_part(part)
+    for split in splits:
+        counts[split], seen = check_split(split)
         if training is not None:
-            counts[part] = replace(counts[part], in_training=seen.also_in(training))
+            counts[split] = replace(counts[split], in_training=seen.also_in(training))
         training = training or seen
     return counts
 
@@ -262,17 +264,17 @@ def names_of(sources: Sequence[Source[Any]]) -> str:
     return "; ".join(source.name for source in sources)
 
 
-def pair_references(data: Data, part: Split) -> list[Reference]:
+def pair_references(data: Data, split: Split) -> list[Reference]:
     """The raw text of a split, to score against. Equal sources are merged.
 
     Pairs with an empty side are left out, long ones are kept.
     """
     collector = ReferenceCollector()
-    for item in pair_sources(data, part):
+    for item in pair_sources(data, split):
         collector.update(without_empty_sides(item.read()))
     return collector.references()
 
 
-def no_references(data: Data, part: Split) -> list[Reference]:
-    """None: plain text is scored by its likelihood only."""
+def no_references(data: Data, split: Split) -> list[Reference]:
+    """No references: plain text is scored by its likelihood only."""
     return []

@@ -14,15 +14,15 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import resources
 
-PARTS = ("train", "valid", "test")
+SPLITS = ("train", "valid", "test")
 
 
-def examples(part: str) -> Iterator[tuple[str, str]]:
+def examples(split: str) -> Iterator[tuple[str, str]]:
     """The words of one split with one pronunciation each, in alphabetical order."""
-    if part not in PARTS:
-        raise ValueError(f"there is no part {part!r}; there are {', '.join(PARTS)}")
+    if split not in SPLITS:
+        raise ValueError(f"there is no split {split!r}; there are {', '.join(SPLITS)}")
     for word, said in _words().items():
-        if part_of(word) == part:
+        if split_of(word) == split:
             for sounds in said:
                 yield word, sounds
 
@@ -32,7 +32,7 @@ def pronunciations() -> dict[str, tuple[str, ...]]:
     return dict(_words())
 
 
-def part_of(word: str) -> str:
+def split_of(word: str) -> str:
     """The split of a word: about 93 % are for training, 2 % for validation and 5 % for the test.
 
     It is a hash of the spelling, so a word is in one split with all its pronunciations, on every machine and with every

@@ -26,7 +26,7 @@ def count_outliers(source: Array, target: Array) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartReport:
+class SplitReport:
     """Counts of one split. None: does not apply, or was not counted."""
 
     lines: int  # pairs, rows of a table, or the lines or documents of a language model
@@ -47,89 +47,89 @@ class PartReport:
 
 @dataclass(frozen=True)
 class Report:
-    """Counts of all parts."""
+    """Counts of all splits."""
 
-    parts: Mapping[str, PartReport]  # "train", "valid", "test"
+    splits: Mapping[str, SplitReport]  # "train", "valid", "test"
     limit: int  # tokens: data.max_length, or data.context of a language model
     remarks: tuple[str, ...] = ()  # on the form of the files
 
     def lines(self) -> list[str]:
         """The report as text."""
         out: list[str] = []
-        for name, part in self.parts.items():
-            first, *rest = _describe(part, self.limit)
+        for name, split in self.splits.items():
+            first, *rest = _describe(split, self.limit)
             out += [f"{name}: {first}", *(f"{' ' * len(name)}  {line}" for line in rest)]
         return [*out, *self.remarks]
 
     def json(self) -> dict[str, Any]:
         """The report as JSON; `from_json` reads it."""
-        parts = {name: asdict(part) for name, part in self.parts.items()}
-        return {"limit": self.limit, "parts": parts, "remarks": list(self.remarks)}
+        splits = {name: asdict(split) for name, split in self.splits.items()}
+        return {"limit": self.limit, "parts": splits, "remarks": list(self.remarks)}
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Report:
-        parts = {name: PartReport(**part) for name, part in tree["parts"].items()}
-        return cls(parts, tree["limit"], tuple(tree.get("remarks", ())))
+        splits = {name: SplitReport(**split) for name, split in tree["parts"].items()}
+        return cls(splits, tree["limit"], tuple(tree.get("remarks", ())))
 
 
-def _describe(part: PartReport, limit: int) -> list[str]:
+def _describe(split: SplitReport, limit: int) -> list[str]:
     """The counts of a split in lines of less than 100 columns. What did not occur is not mentioned."""
-    if part.classes is not None:
-        return _describe_labelled(part, limit)
-    return _describe_pairs(part, limit) if part.documents is None else _describe_text(part, limit)
+    if split.classes is not None:
+        return _describe_labelled(split, limit)
+    return _describe_pairs(split, limit) if split.documents is None else _describe_text(split, limit)
 
 
-def _describe_labelled(part: PartReport, limit: int) -> list[str]:
-    first = f"{_count(part.lines, 'text')} with {_count(part.classes or 0, 'label')}"
-    if part.rows is not None:
-        first += f"{_kept(part)}: {part.target_tokens or 0:,} tokens"
+def _describe_labelled(split: SplitReport, limit: int) -> list[str]:
+    first = f"{_count(split.lines, 'text')} with {_count(split.classes or 0, 'label')}"
+    if split.rows is not None:
+        first += f"{_kept(split)}: {split.target_tokens or 0:,} tokens"
     return [
         first,
-        *_mention("dropped", (part.empty, "empty")),
+        *_mention("dropped", (split.empty, "empty")),
         *_mention(
             "kept, but worth a look",
-            (part.cut, f"cut to {limit:,} tokens"),
-            (part.duplicates, "duplicate{s}"),
-            (part.two_labels, "with more than one label"),
-            (part.in_training, "also in training"),
+            (split.cut, f"cut to {limit:,} tokens"),
+            (split.duplicates, "duplicate{s}"),
+            (split.two_labels, "with more than one label"),
+            (split.in_training, "also in training"),
         ),
     ]
 
 
-def _describe_pairs(part: PartReport, limit: int) -> list[str]:
-    first = _count(part.lines, "pair")
-    if part.rows is not None:
-        first += f"{_kept(part)}: {part.source_tokens:,} source and {part.target_tokens:,} target tokens"
+def _describe_pairs(split: SplitReport, limit: int) -> list[str]:
+    first = _count(split.lines, "pair")
+    if split.rows is not None:
+        first += f"{_kept(split)}: {split.source_tokens:,} source and {split.target_tokens:,} target tokens"
     return [
         first,
-        *_mention("dropped", (part.empty, "with an empty side"), (part.over_long, f"of more than {limit:,} tokens")),
+        *_mention("dropped", (split.empty, "with an empty side"), (split.over_long, f"of more than {limit:,} tokens")),
         *_mention(
             "kept, but worth a look",
-            (part.duplicates, "duplicate{s}"),
-            (part.in_training, "source{s} also in training"),
+            (split.duplicates, "duplicate{s}"),
+            (split.in_training, "source{s} also in training"),
         ),
-        *_mention("kept, but of unlikely lengths", (part.outliers, f"pair{{s}} ({OUTLIER_RULE})")),
+        *_mention("kept, but of unlikely lengths", (split.outliers, f"pair{{s}} ({OUTLIER_RULE})")),
     ]
 
 
-def _describe_text(part: PartReport, limit: int) -> list[str]:
-    assert part.documents is not None
-    first = f"{_count(part.lines, 'line')} in {_count(part.documents, 'document')}"
-    if part.rows is not None:
-        first += f", {_count(part.target_tokens or 0, 'token')} in {_count(part.rows, 'window')} of at most {limit:,}"
+def _describe_text(split: SplitReport, limit: int) -> list[str]:
+    assert split.documents is not None
+    first = f"{_count(split.lines, 'line')} in {_count(split.documents, 'document')}"
+    if split.rows is not None:
+        first += f", {_count(split.target_tokens or 0, 'token')} in {_count(split.rows, 'window')} of at most {limit:,}"
     return [
         first,
-        *_mention("dropped", (part.empty, "empty document{s}")),
+        *_mention("dropped", (split.empty, "empty document{s}")),
         *_mention(
             "kept, but worth a look",
-            (part.duplicates, "duplicate line{s}"),
-            (part.in_training, "line{s} also in training"),
+            (split.duplicates, "duplicate line{s}"),
+            (split.in_training, "line{s} also in training"),
         ),
     ]
 
 
-def _kept(part: PartReport) -> str:
-    return "" if part.rows == part.lines else f", {part.rows:,} of them kept"
+def _kept(split: SplitReport) -> str:
+    return "" if split.rows == split.lines else f", {split.rows:,} of them kept"
 
 
 def _mention(what: str, *counts: tuple[int | None, str]) -> list[str]:

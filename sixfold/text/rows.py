@@ -20,14 +20,14 @@ class Rows:
     words: int  # size of the vocabulary
 
 
-def pad(ragged: Ragged, index: Array, close: bool = False) -> tuple[Array, Array]:
-    """Rows (R, L) padded with PAD, and a mask of the cells that are not padding; `close` appends EOS."""
+def pad(ragged: Ragged, index: Array, add_eos: bool = False) -> tuple[Array, Array]:
+    """Rows (R, L) padded with PAD, and a mask of the cells that are not padding; `add_eos` appends EOS."""
     ids, lengths = ragged.gather(index)
-    columns = np.arange(int(lengths.max()) + close)
+    columns = np.arange(int(lengths.max()) + add_eos)
     text = columns < lengths[:, None]
     padded = np.full(text.shape, PAD, np.int64)
     padded[text] = ids
-    if not close:
+    if not add_eos:
         return padded, text
     padded[np.arange(len(index)), lengths] = EOS
     return padded, columns <= lengths[:, None]

@@ -33,10 +33,10 @@ class Source(Generic[T]):
     name: str
     weight: float  # how often each line occurs in an epoch
     reader: Callable[[Opener], Iterator[T]]
-    files: tuple[Path, ...] = ()  # none if it is embedded
+    files: tuple[Path, ...] = ()  # empty for an embedded example
 
     def read(self, opener: Opener = open_stored) -> Iterator[T]:
-        """Read it once; each file is opened by `opener`, and read to its end."""
+        """Read the source once. Each file is opened by `opener` and read to its end."""
         return self.reader(opener)
 
     def hashes(self, hash_of: Callable[[Path], str] = file_hash) -> dict[str, str]:
@@ -48,34 +48,34 @@ class Source(Generic[T]):
         return {self.name: pronounce.fingerprint()}
 
 
-def pair_sources(data: Data, part: Split) -> list[Source[Pair]]:
+def pair_sources(data: Data, split: Split) -> list[Source[Pair]]:
     """The pairs of one split. Empty if the configuration has no such split."""
-    return [_pair_source(data, item, f"data.{part}") for item in corpus_items(data, part)]
+    return [_pair_source(data, item, f"data.{split}") for item in corpus_items(data, split)]
 
 
-def text_sources(data: Data, part: Split) -> list[Source[Stretch]]:
+def text_sources(data: Data, split: Split) -> list[Source[Stretch]]:
     """The plain text of one split, for a language model."""
-    return [_text_source(data, item, f"data.{part}") for item in corpus_items(data, part)]
+    return [_text_source(data, item, f"data.{split}") for item in corpus_items(data, split)]
 
 
-def corpus_items(data: Data, part: Split, also: Collection[str] = ()) -> list[Files]:
+def corpus_items(data: Data, split: Split, also: Collection[str] = ()) -> list[Files]:
     """The items of a split as a list of `Files`. `also` are further endings that the caller can read."""
-    corpus = getattr(data, part)
+    corpus = getattr(data, split)
     if corpus is None:
         return []
     items = [Files(path=item) if isinstance(item, str) else item for item in _list(corpus)]
     if not items:
-        raise ValueError(f"data.{part} is an empty list; leave it out, or name a file")
+        raise ValueError(f"data.{split} is an empty list; leave it out, or name a file")
     for item in items:
-        if part != "train" and item.weight != 1:
-            raise ValueError(f"data.{part} has weight {item.weight:g}, but only data.train can be weighted")
+        if split != "train" and item.weight != 1:
+            raise ValueError(f"data.{split} has weight {item.weight:g}, but only data.train can be weighted")
         two_files = item.source is not None and item.target is not None and item.path is None
         one_path = item.path is not None and item.source is None and item.target is None
         if not two_files and not one_path:
             given = item.model_dump(exclude_none=True, exclude={"weight"})
-            raise ValueError(f"data.{part}: give {{path: FILE}} or {{source: FILE, target: FILE}}, got {given}")
+            raise ValueError(f"data.{split}: give {{path: FILE}} or {{source: FILE, target: FILE}}, got {given}")
         for name in (item.path, item.source, item.target):
-            refuse_unread(name or "", f"data.{part}", also)
+            refuse_unread(name or "", f"data.{split}", also)
     return items
 
 
@@ -124,12 +124,12 @@ def _text_source(data: Data, item: Files, key: str) -> Source[Stretch]:
 
 
 def _embedded(name: str, weight: float, key: str) -> Source[Pair]:
-    part = name.removeprefix(EMBEDDED)
-    if part not in ("train", "valid", "test"):
+    split = name.removeprefix(EMBEDDED)
+    if split not in ("train", "valid", "test"):
         raise ValueError(f"{key} is {name!r}; there are {', '.join(EMBEDDED + p for p in ('train', 'valid', 'test'))}")
     from sixfold.text import pronounce
 
-    return Source(name, weight, lambda _: pronounce.examples(part))
+    return Source(name, weight, lambda _: pronounce.examples(split))
 
 
 def _parallel(halves: list[Path], weight: float) -> Source[Pair]:

@@ -58,9 +58,9 @@ class Columns(NamedTuple):
     header: bool  # the first row has the names of the columns
 
 
-def table_sources(data: Data, part: Split) -> list[Source[Row]]:
+def table_sources(data: Data, split: Split) -> list[Source[Row]]:
     """The texts and labels of one split. Empty if the configuration has no such split."""
-    return [_table_source(data, item, f"data.{part}") for item in corpus_items(data, part, also=(".csv",))]
+    return [_table_source(data, item, f"data.{split}") for item in corpus_items(data, split, also=(".csv",))]
 
 
 def _table_source(data: Data, item: Files, key: str) -> Source[Row]:
@@ -227,8 +227,8 @@ def _unclear(what: str, names: Sequence[str], where: str) -> ValueError:
 # Rows ----------------------------------------------------------------------------------------------------------------
 
 _RAGGED = {
-    ".tsv": "a text can't have tabs in it",
-    ".csv": "a text with a comma or a line end in it stands in quotation marks",
+    ".tsv": "a text can't contain tabs",
+    ".csv": "put a text that contains a comma or a line end in quotation marks",
 }
 
 
@@ -288,7 +288,7 @@ def _csv_cells(path: Path, opener: Opener) -> Iterator[tuple[int, list[str]]]:
 
 
 def _delimiter(first_line: str) -> str:
-    """A semicolon, as many spreadsheets write, if that divides the first line and a comma does not; else a comma."""
+    """A semicolon, as many spreadsheets write, if only semicolons divide the first line; otherwise a comma."""
     line = first_line.replace("\r", " ")  # which the reader of all lines refuses, with their number
     commas, semicolons = (len(next(csv.reader([line], delimiter=mark), [])) for mark in ",;")
     return ";" if commas < 2 <= semicolons else ","
@@ -301,7 +301,7 @@ def _explained(error: str, delimiter: str, line: int) -> str:
     if "expected after" in error:
         return (
             f"a quoted field must end with a quotation mark followed by {delimiter!r} or the end of the line, but "
-            f'line {line} goes on after it; inside a field a quotation mark is written twice ("")'
+            f'line {line} has more characters after it; inside a field, write a quotation mark twice ("")'
         )
     if "new-line character" in error:
         return (

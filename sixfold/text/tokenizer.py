@@ -4,15 +4,15 @@ Ids 0 to 4 control the model (PAD, BOS, EOS, UNK, MASK). No text yields them, ex
 vocabulary of `words` or `symbols`. The other kinds work on bytes, all 256 of which are always in the vocabulary (byte b
 has id 5 + b), so that decoding restores every text exactly.
 
-    kind         a piece is                                              text comes back
+    kind         a piece is                                              decode(encode(text)) is the text
     bpe          a part of a word that grew from frequent pairs          exactly
     unigram      a part of a word, chosen by its probability             exactly
     characters   a character; one that was never seen: its bytes         exactly
     bytes        a byte                                                  exactly
-    words        what stands between spaces, if it is frequent           but for unknown words and repeated spaces
-    symbols      what stands between spaces, every one that was seen     but for unknown symbols and repeated spaces
+    words        a frequent word between spaces                          except for unknown words and repeated spaces
+    symbols      any symbol between spaces that was seen in training     except for unknown symbols and repeated spaces
 
-The file is an ordinary file of the library `tokenizers`. The names of its control tokens contain the kind, such as
+The file has the format of the library `tokenizers`. The names of its control tokens contain the kind, such as
 "<pad> sixfold-tokenizer-1 bpe". They contain a space, which no piece of text does (bytes write it "Ġ", words are split
 there), so that no text is mistaken for a control token, not even the word "<pad>".
 """
@@ -53,14 +53,14 @@ _CHARACTER = r"[\s\S]"
 _CHUNK = 10_000  # texts that are encoded together
 _LARGEST = 1 << 30  # bytes of a file
 
-# The library uses threads, which do not survive a fork: a child with parallelism on would wait for ever, and without
-# the variable some versions warn at every fork. So it is set to true here, and to false in children.
+# The library uses threads, which do not survive a fork: a child process with parallelism enabled would deadlock.
+# Without the variable, some versions warn at every fork. So it is set to true here, and to false in children.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 os.register_at_fork(after_in_child=lambda: os.environ.update(TOKENIZERS_PARALLELISM="false"))
 
 
 def _byte_letters() -> list[str]:
-    """The character by which the library writes each byte: itself if it is visible, else one above U+00FF."""
+    """The character by which the library writes each byte: itself if it is visible, otherwise one above U+00FF."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     visible = {ord(letter) for letter in letters if ord(letter) < 256}
     others = iter(letters[len(visible) :])
@@ -117,7 +117,7 @@ class Tokenizer:
     def split(self, text: str) -> list[Piece]:
         """The pieces of a text with their spans and word numbers; their ids are those of `encode`.
 
-        Words are what stands between whitespace; for the kinds `words` and `symbols`, between spaces.
+        Words are separated by whitespace; for the kinds `words` and `symbols`, by spaces.
         """
         ids = self.encode(text)
         word = BETWEEN_WHITESPACE if self.spells else BETWEEN_SPACES
@@ -230,9 +230,9 @@ class Tokenizers(NamedTuple):
     def save(self, directory: Path) -> None:
         """Write tokenizer.json, or source.tokenizer.json and target.tokenizer.json."""
         files = {_JOINT: self.source} if self.joint else dict(zip(_SEPARATE, self, strict=True))
-        with StagedFiles(directory) as aside:
+        with StagedFiles(directory) as staging:
             for name, tokenizer in files.items():
-                aside.write(name, tokenizer.save)
+                staging.write(name, tokenizer.save)
         for name in {_JOINT, *_SEPARATE} - files.keys():
             (directory / name).unlink(missing_ok=True)
 

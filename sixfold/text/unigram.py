@@ -117,7 +117,7 @@ class Lattice:
         alpha[self.first] = 0
         for row in self._rows():
             end = self.end[row]
-            groups = np.flatnonzero(np.diff(end, prepend=-1))  # edges to the same node stand together
+            groups = np.flatnonzero(np.diff(end, prepend=-1))  # edges to the same node are adjacent
             alpha[end[groups]] = join(alpha[self.start[row]] + scores[self.piece[row]], groups)
         return alpha
 
@@ -147,7 +147,7 @@ def _log_probability(counts: Floats) -> Floats:
 
 
 def _best(values: Floats, number: int) -> Truths:
-    """A mask of the pieces to keep: the bytes and the best others; of equals, the first."""
+    """A mask of the pieces to keep: the bytes and the best other pieces; among equally good ones, the first."""
     kept = np.arange(len(values)) < _BYTES
     kept[_BYTES + np.argsort(-values[_BYTES:], kind="stable")[: number - _BYTES]] = True
     return kept

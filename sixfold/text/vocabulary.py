@@ -161,7 +161,7 @@ class EvenSample:
 
     def __init__(self, most_texts: int, most_characters: int):
         self._most_texts, self._most_characters = most_texts, most_characters
-        self._kept: dict[int, str] = {}  # by rank, in order of arrival
+        self._kept: dict[int, str] = {}  # rank → text, in the order of the texts
         self._rank, self._limit, self._characters = 0, _MODULUS, 0  # the rank is that of the next text
 
     def update(self, texts: Iterable[str]) -> None:

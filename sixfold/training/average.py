@@ -101,8 +101,8 @@ class Exponential(Average):
 class LastCheckpoints(Average):
     """The mean of the current weights and those of the last checkpoints.
 
-    Only checkpoints at multiples of checkpoint_every count, so that one written because of Ctrl-C changes nothing; and
-    only healthy ones, since a bad one would spoil the mean.
+    Only checkpoints at multiples of checkpoint_every are used, so that a checkpoint written at Ctrl-C has no effect;
+    and only healthy ones, since the others would make the mean worse.
     """
 
     def __init__(self, number: int, keep: int, run: Run):
@@ -122,7 +122,7 @@ class LastCheckpoints(Average):
         return {**current, **{name: (tensor / number).to(current[name].dtype) for name, tensor in total.items()}}
 
     def saved(self, candidate: nn.Module) -> dict[str, dict[str, Tensor]]:
-        """The mean itself: its checkpoints may be deleted before it is needed again."""
+        """The mean itself is saved, since the checkpoints that it was made of may be deleted."""
         return {_GROUP: {name: t for name, t in candidate.state_dict().items() if t.is_floating_point()}}
 
     def needs(self, steps: Sequence[int]) -> set[int]:

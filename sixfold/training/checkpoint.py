@@ -27,7 +27,7 @@ from torch.optim import Optimizer
 from sixfold.core.quote import quoted
 from sixfold.core.sharded_tensors import cut, is_cut, like
 from sixfold.disk.atomic import new_directory, remove_directory, save_tensors
-from sixfold.disk.hashes import file_hash, is_intact, sealed
+from sixfold.disk.hashes import file_hash, is_intact, with_hash
 from sixfold.disk.reading import read_json
 from sixfold.training import shards
 from sixfold.training.processes import Processes, share
@@ -70,31 +70,31 @@ def write(
 ) -> None:
     """Write a checkpoint: `state` must be JSON and contain "step"; each group of tensors becomes a file.
 
-    All processes must call: each writes its shards, and the first writes all else.
+    All processes must call this. Each writes its shards; the first one writes the other files.
     """
     processes = processes or Processes()
     with new_directory(directory) if processes.first else nullcontext(directory) as own:
-        aside = own.with_name(processes.agree(own.name))
+        staging = own.with_name(processes.agree(own.name))
         for name, group in tensors.items():
             parts = {key: tensor for key, tensor in group.items() if is_cut(tensor)}
             rest = {key: t.detach().cpu().contiguous() for key, t in group.items() if key not in parts}
             if parts:
-                shards.write(aside / name, parts)
+                shards.write(staging / name, parts)
             if processes.first and (rest or not parts):
-                save_tensors(rest, aside / f"{name}.safetensors")
-        hashes = processes.gather(_hashes(aside, processes))
+                save_tensors(rest, staging / f"{name}.safetensors")
+        hashes = processes.gather(_hashes(staging, processes))
         if processes.first:
             files = {name: digest for each in hashes for name, digest in each.items()}
-            record = sealed({"format": FORMAT, **state, "files": files})
+            record = with_hash({"format": FORMAT, **state, "files": files})
             text = json.dumps(record, indent=2, allow_nan=False)
-            (aside / "state.json").write_text(text + "\n", encoding="utf-8")
+            (staging / "state.json").write_text(text + "\n", encoding="utf-8")
 
 
-def _hashes(aside: Path, processes: Processes) -> dict[str, str]:
+def _hashes(staging: Path, processes: Processes) -> dict[str, str]:
     """The hashes of this process's share of the files."""
-    processes.wait()  # until all are written
-    paths = sorted(path for path in aside.rglob("*") if path.is_file())
-    return {path.relative_to(aside).as_posix(): file_hash(path) for path in share(paths, processes)}
+    processes.wait()  # a barrier: all processes have written their files
+    paths = sorted(path for path in staging.rglob("*") if path.is_file())
+    return {path.relative_to(staging).as_posix(): file_hash(path) for path in share(paths, processes)}
 
 
 def read(directory: Path) -> Checkpoint:
@@ -115,7 +115,7 @@ def trust(directory: Path) -> Checkpoint:
 
 
 def read_state(directory: Path) -> dict[str, Any]:
-    """The content of `state.json`; whatever is wrong with the file is a DamagedError."""
+    """The content of `state.json`. Every problem with the file raises a DamagedError."""
     path = directory / "state.json"
     try:
         state = read_json(path)

@@ -4,16 +4,16 @@
     the loss or the gradient's norm is NaN or infinite         skip the step
     this happens several times                                 roll back
     the loss has risen far and stays high                      roll back
-    more than ROLL_BACKS roll-backs within few good steps      give up
+    more than ROLL_BACKS roll-backs in a short time            give up
 
 Rolling back loads the weights and the optimiser of the last good checkpoint and continues with the next data at half
 the learning rate.
 
-When a loss is high: the loss of a batch is noisy, falls fast at first, and now and then a batch is odd; none of this is
-divergence. After a bad step the loss jumps and stays up, or it climbs for hundreds of steps. So each loss is compared
-with the lowest value that the running mean has ever had, not with the current mean, which would follow it up. A loss is
-high if it exceeds that by more than half a nat and by more than four times the usual difference between neighbouring
-steps. It takes many more high steps than others to roll back.
+The loss of a batch is noisy, falls fast at first, and is sometimes high for a single odd batch: this is not divergence.
+When training diverges, the loss jumps and stays high, or it climbs for hundreds of steps. So each loss is compared with
+the lowest value that the running mean has ever had; the current mean would rise with the loss. A loss is high if it
+exceeds the lowest mean by more than half a nat and by more than four times the usual difference between neighbouring
+steps. Training is rolled back when the high steps outnumber the others by SUSTAINED.
 
     loss │`.                        . .·.·.··    high: each adds one
          │  `.        ·          .·
@@ -39,14 +39,14 @@ class Verdict(Enum):
     STOP = "gave up"
 
 
-ROLL_BACKS = 3  # most roll-backs without GOOD_STRETCH good steps in between
-GOOD_STRETCH = 1000  # steps
-SUSTAINED = 40  # high steps minus others that cause a roll-back
-UNUSABLE = 3  # steps in a row that are not finite, which cause a roll-back
-PAID_BY = 10  # good steps that offset one step that is not finite
+ROLL_BACKS = 3  # largest number of roll-backs without GOOD_STRETCH good steps in between
+GOOD_STRETCH = 1000  # roll-backs are forgotten after this many steps that are not skipped
+SUSTAINED = 40  # roll back if high steps minus the others reach this number
+UNUSABLE = 3  # roll back after this many steps in a row that are not finite
+PAID_BY = 10  # one step that is not finite is forgotten after this many good steps
 FEW = 10  # a mean over at most this number of steps may be low by chance
 _GUESS = 1.0  # initial estimate, in nats, of the difference between neighbouring steps
-CALM = 20  # steps in a row, neither high nor skipped, after which a state is good
+CALM = 20  # a state is good after this many steps in a row that are neither high nor skipped
 MEMORY = 100  # time constant, in steps, of the running mean
 NATS, DIFFERENCES = 0.5, 4.0  # a loss is high above lowest + max(NATS, DIFFERENCES · usual difference)
 _LARGEST = 1e9  # larger losses are clamped to this, so that their sums stay finite
@@ -62,7 +62,7 @@ class _Seen:
     lowest: float = 0.0  # smallest value of the mean so far
     difference: float = _GUESS  # running mean of |loss − last|
     high: int = 0  # high steps minus others, at least 0
-    unpaid: int = 0  # PAID_BY for each skipped step, minus good steps, at least 0
+    unpaid: int = 0  # PAID_BY for each skipped step, minus 1 for each other one, at least 0
 
     @property
     def limit(self) -> float:
@@ -73,7 +73,7 @@ class _Seen:
 
     def learn(self, loss: float) -> None:
         """Add a loss that is not high: a plain mean over the first MEMORY steps, then an exponential one."""
-        if self.steps:  # the guess counts as one difference
+        if self.steps:  # the initial estimate has the weight of one difference
             self.difference += (abs(loss - self.last) - self.difference) / min(self.steps + 1, MEMORY)
         self.steps += 1
         self.mean += (loss - self.mean) / min(self.steps, MEMORY)
@@ -87,7 +87,7 @@ class Guard:
     def __init__(self) -> None:
         self.rate = 1.0  # a factor on the learning rate
         self.reason: str | None = None  # of the last verdict, unless it was GO
-        self.gave_up: str | None = None  # the explanation, once the verdict is STOP
+        self.gave_up: str | None = None  # the reason for the verdict STOP
         self._seen = _Seen()
         self._calm = CALM  # steps in a row that were neither high nor skipped; fresh weights count as good
         self._good = 0  # optimiser steps since the last roll-back
@@ -151,7 +151,7 @@ class Guard:
         self.rate /= 2
         if self._to_reach is None and self._seen.steps > FEW:
             self._to_reach = self._seen.limit
-        # The checkpoint may be old, from when losses were higher: the statistics start again.
+        # The statistics start again, because losses may have been higher at the time of the checkpoint.
         self._seen, self._calm, self._good = _Seen(), 0, 0
         return Verdict.ROLL_BACK
 

@@ -50,11 +50,11 @@ class Pace:
 
     @property
     def known_steps(self) -> int:
-        """The same for a display: 0 if there is no plan yet."""
+        """The steps of the run for a display; 0 if there is no plan yet."""
         return 0 if self.steps == UNKNOWN else self.steps
 
     def add(self, step: int, steps: int) -> None:
-        """From this step on, the run has this many steps."""
+        """Record a plan: from `step` on, the run has `steps` steps in all."""
         self._shares.append(self.share(step) if self.events else 0.0)
         self.events.append((step, steps))
 
@@ -147,7 +147,10 @@ class Replayed(_Planned):
 
 
 class ByMinutes(_Planned):
-    """As many steps as fit into the time, which counts from `started`, without interruptions of the run."""
+    """A run by minutes: the number of steps that fit.
+
+    The time counts from `started`; interruptions of the run are left out.
+    """
 
     def __init__(self, minutes: float, started: float | None = None):
         super().__init__()
@@ -164,7 +167,8 @@ class ByMinutes(_Planned):
         self._recent.append(seconds)
 
     def tell_validation(self, seconds: float) -> None:
-        self._validation = seconds  # of the last one: outputs get shorter while a model learns when to end
+        # The last validation counts, not their mean: outputs get shorter while a model learns to end them.
+        self._validation = seconds
 
     def state(self) -> dict[str, Any]:
         return {"plan": {"events": self.events, "spent": self.spent()}}

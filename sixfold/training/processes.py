@@ -116,8 +116,8 @@ class Processes:
 
 
 @contextmanager
-def said_once() -> Iterator[None]:
-    """Report a mistake once per machine: before the processes join, each finds it, and local rank 0 reports it."""
+def reported_once() -> Iterator[None]:
+    """Report a mistake once per machine: before the processes join, each finds it, but only local rank 0 reports it."""
     try:
         yield
     except ValueError:
@@ -133,7 +133,7 @@ def together(device: str) -> Iterator[Processes]:
     if size == 1:
         yield Processes(device=choose_device(device))
         return
-    with said_once():
+    with reported_once():
         chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", "0")))
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)

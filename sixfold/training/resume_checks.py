@@ -72,13 +72,16 @@ def _differences(then: Mapping[str, Any], config: Config, but_for: Collection[st
 
 
 def _task_of(then: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The task of a checkpoint's configuration. Where an older version of sixfold named none, it was the usual task of
-    the model's kind; an option that it lacks had its default."""
+    """The task of a checkpoint's configuration, with every option.
+
+    Older versions of sixfold recorded no task: then it is the usual one for the kind of model. A missing option had its
+    default.
+    """
     kind = then.get("model", {}).get("kind", Config().model.kind)
     was = then.get("task") or {"name": usual_task(kind).name}
     try:
-        return {**find_task(was["name"]).said(), **was}
-    except ValueError:  # a task of the user's own, which is not the one of today: that one was found
+        return {**find_task(was["name"]).entry(), **was}
+    except ValueError:  # a user's task that is not imported now; the current task is another one
         return was
 
 

@@ -14,9 +14,9 @@ class RunState:
     tokens: int = 0  # scored targets so far
     validated: int = 0  # the last step that was validated
     best: float | None = None  # best value of the metric
-    best_loss: float | None = None  # of the same weights
+    best_loss: float | None = None  # the loss of the best weights
     best_step: int = 0
-    waited: int = 0  # validations since then
+    waited: int = 0  # validations since the best one
     # Since the last line of the log:
     loss: float = 0.0  # sum over the scored targets
     scored: float = 0.0
@@ -28,4 +28,4 @@ class Reason(NamedTuple):
     """Why a run stops."""
 
     text: str
-    asked: bool = False  # by a signal: the run is not finished
+    asked: bool = False  # whether a signal stopped the run, which is then unfinished

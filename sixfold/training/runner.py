@@ -33,7 +33,7 @@ from sixfold.training.observers.tensorboard import Board
 from sixfold.training.planning import complete
 from sixfold.training.planning import lines as plan_lines
 from sixfold.training.preflight import check
-from sixfold.training.processes import Processes, said_once, together
+from sixfold.training.processes import Processes, reported_once, together
 from sixfold.training.resume_checks import (
     MAY_CHANGE,
     need_same_config,
@@ -100,7 +100,7 @@ def train(
     validations. It may be called repeatedly in one process: torch's random generators and settings are restored.
     """
     run, given, started = Run(out), config, time.monotonic()
-    with said_once():
+    with reported_once():
         config, outline, before = _check(run, config, start_from)
     with _at_work(run, config, display) as (processes, display):
         if before is not None:
@@ -161,7 +161,7 @@ def resume(
 ) -> Outcome:
     """Continue a run from its last checkpoint."""
     run = Run(out)
-    with said_once():
+    with reported_once():
         run.need_proved()
         for key in settings or {}:
             if key not in MAY_CHANGE:
@@ -354,12 +354,12 @@ def _go(trainer: Trainer, display: Display) -> Outcome:
     progress = trainer.progress
     if trainer.validation.possible and progress.best is None:
         display.say(f"{NO_BEST}, of step {progress.step:,}")
-    number = (trainer.signals.number or signal.SIGTERM) if reason.asked else None  # or another process received it
+    received = trainer.signals.number or signal.SIGTERM  # the number is None if another process received the signal
     return Outcome(
         reason.text,
         trainer.store.run.directory,
         finished=not reason.asked and not trainer.guard.gave_up,
-        signal=number,
+        signal=received if reason.asked else None,
         step=progress.step,
         best_step=trainer.best_step(),
         scores=dict(trainer.scores),

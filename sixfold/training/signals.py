@@ -21,7 +21,7 @@ _PATIENCE = 1.0  # seconds that a second signal waits for its message to be prin
 class Signals:
     """While it is open, a first signal is only recorded; a second one of the same kind ends the program.
 
-    `tell(name, again)` is called for each at once, in another thread.
+    For each signal, `tell(name, again)` is called at once, in another thread.
     """
 
     def __init__(self, tell: Callable[[str, bool], None] = lambda name, again: None) -> None:

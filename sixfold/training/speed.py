@@ -1,7 +1,7 @@
 """The speed of training steps on this machine: floating-point operations per second, by the width of the model.
 
-On a CPU, the time that this process computed is measured, not the time that passed: the plan for a machine that is busy
-for a moment is that of an idle one. If it stays busy, the run makes fewer steps (pace.py).
+On a CPU, the CPU time of this process is measured, not the elapsed time. So another program that runs for a moment does
+not change the plan. If the machine stays busy, the run makes fewer steps (pace.py).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from sixfold.core.batch import Batch
 from sixfold.core.place import Sizes
 from sixfold.models.build import build
 
-_ROWS, _LENGTH, _WORDS = 32, 32, 512  # of the batch: tokens on each side, and the vocabulary
+_ROWS, _LENGTH, _WORDS = 32, 32, 512  # rows of the batch, tokens on each side of a row, words in the vocabulary
 _WARM, _TIMED = 1, 3  # steps
 _FACTS = Facts(_ROWS, _ROWS * (_LENGTH - 1), _ROWS * (_LENGTH - 1), _WORDS, pairs=True)
 
 
 def _seconds(device: torch.device) -> float:
-    """The time: on a CPU that of this process, divided among its threads."""
+    """A clock. On a CPU: the CPU time of this process, divided by its number of threads."""
     return time.process_time() / torch.get_num_threads() if device.type == "cpu" else time.perf_counter()
 
 
@@ -31,7 +31,7 @@ def _seconds(device: torch.device) -> float:
 def measure_speed(width: int, device: torch.device) -> float:
     """Operations per second of forward and backward through an encoder layer and a decoder layer of this width.
 
-    It takes about a second. The result is kept for the life of the process, so that equal runs get equal plans.
+    It takes about a second. The result is cached until the process ends, so that equal runs get equal plans.
     """
     sizes = Sizes(d_model=width, d_ff=4 * width, heads=4, encoder_layers=1, decoder_layers=1, vocab=_WORDS)
     model = build(sizes, seed=1).to(device).train()
@@ -42,7 +42,7 @@ def measure_speed(width: int, device: torch.device) -> float:
         started = _seconds(device)
         losses = model(batch)
         (losses.sum / losses.tokens).backward()
-        float(losses.sum.detach())  # waits for the device
+        float(losses.sum.detach())  # to wait for the device
         model.zero_grad(set_to_none=True)
         seconds.append(_seconds(device) - started)
     return Size(width, 1, 4 * width, pairs=True).operations(_FACTS) / median(seconds[_WARM:])

@@ -2,8 +2,8 @@
 
     inherited    values that the new configuration does not give: task, model (kind, sizes, dropout, modifications),
                  form of the text, label smoothing and metric, decoding; and always the tokenizer
-    taken        tensors that both models have, under the same name and of the same shape; a table, whose name is only a
-                 number, is that of RUN with the same roles (source, target, output)
+    taken        tensors that have the same name and shape in both models; tables have numbers as names, so they are
+                 matched by role (source, target, output)
     fresh        the other tensors of the new model: drawn as in any new model
     left         the other tensors of RUN's model
 
@@ -59,7 +59,7 @@ _LAYER = re.compile(r"\blayers\.(\d+)")
 S = TypeVar("S", bound=Section)
 
 
-# What is inherited -----------------------------------------------------------------------------------
+# Inherited values ------------------------------------------------------------------------------------
 
 
 def inherit(config: Config, run: Run) -> Config:
@@ -72,7 +72,7 @@ def inherit(config: Config, run: Run) -> Config:
     keys = _MODEL if _gives(config.model, "layers") else (*_MODEL, *_DEPTH)
     model = _filled(config.model, was, keys if config.task is None else [key for key in keys if key != "kind"])
     task = then.task if config.task is None and not _gives(config.model, "kind") else config.task
-    # A metric is inherited only with text to validate on, and for the same task.
+    # The metric is inherited only if there is validation text and the task is the same.
     same = task_of(settled(config.model_copy(update={"task": task, "model": model}))).name == task_of(then).name
     measured = config.data.validates and same
     trained_for = ("label_smoothing", "metric") if measured else ("label_smoothing",)
@@ -174,7 +174,7 @@ def _words(value: Any) -> str:
     return str(value)
 
 
-# What is taken ---------------------------------------------------------------------------------------
+# Tensors of RUN ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class Fit:
 
 
 def compare(new: Model, old: Model, without: Collection[str] = ()) -> Fit:
-    """Tensors fit if name and shape are equal; tables if role and shape are; those of the parts `without` never fit."""
+    """Tensors of the same name and shape fit, and tables of the same roles and shape; those in `without` never fit."""
     here, there = ({name: tensor.shape for name, tensor in model.state_dict().items()} for model in (new, old))
     named = _names_there(here, new, old)
     fits = {name: its for name, its in named.items() if name.partition(".")[0] not in without}
@@ -208,8 +208,11 @@ def compare(new: Model, old: Model, without: Collection[str] = ()) -> Fit:
 
 
 def _names_there(names: Iterable[str], new: Model, old: Model) -> dict[str, str]:
-    """The name of each tensor in the old model. Tables are only numbered, so they are matched by role: with the one
-    table that had, in the old model, all roles that both models have. A table without such a match is left out."""
+    """The name of each tensor in the old model.
+
+    Tables have numbers as names, so they are matched by role: the roles of a new table that the old model has, too,
+    must all belong to one old table. A table without such a match is left out.
+    """
     index_of = {role: index for index, table in enumerate(old.tables) for role in _roles(old, table)}
     found = {}
     for name in names:

@@ -67,8 +67,8 @@ class Store:
     def prune(self, now: int, best: int, later_too: bool = True) -> None:
         """Delete the checkpoints that are not needed again.
 
-        Checkpoints after step `now` are damaged ones, left when the run was resumed before them. They stay until a new
-        checkpoint is written (`later_too`).
+        Checkpoints after step `now` exist if they were damaged and the run was resumed from an earlier one. They are
+        kept until a new checkpoint is written: then `later_too` is True.
         """
         steps = [checkpoint.step_of(p) for p in checkpoint.checkpoints_in(self.run.training)]
         recent, later = [s for s in steps if s <= now], [s for s in steps if s > now]

@@ -90,7 +90,7 @@ class Validation:
         }
         if self.metric not in METRICS:
             return scores
-        if not math.isfinite(loss):  # its outputs would be NaN, too
+        if not math.isfinite(loss):  # then decoding would compute NaN as well
             return {**scores, self.metric: math.nan}
         answers = self._by_all(self._answers, model, signals)
         if answers is None:

@@ -1,1 +1,1 @@
-"""The promise, checked on a run of the user's own (`sixfold verify RUN`), and on a part of theirs (`contract/`)."""
+"""Checks the promised equalities: on a user's run (`sixfold verify RUN`), or on a modification (`contract/`)."""

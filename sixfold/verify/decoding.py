@@ -75,7 +75,7 @@ def batch(subject: VerifiedRun) -> Measured:
     tolerance=ROUNDING_TO_8_BITS,
 )
 def int8(subject: VerifiedRun) -> Measured:
-    """`batch` with linear maps in int8, where the last bit of an activation can decide how it is rounded."""
+    """`batch` with linear maps in int8: a difference in the last bit of an activation can become a whole int8 step."""
     if next(subject.model.parameters()).device.type != "cpu":
         raise NotApplicable("int8 works on a CPU only")
     model = quantised(subject.model)
@@ -94,8 +94,8 @@ def _in_company(subject: VerifiedRun, model: Model) -> Measured:
 
 def _states_in_a_batch(subject: VerifiedRun, model: Model) -> Measured:
     """`_in_company` for a model that writes no text: its log-probabilities, or its states, of each token."""
-    together = said(model, subject.samples)
-    alone = torch.cat([said(model, [sample]) for sample in subject.samples])
+    together = outputs_of(model, subject.samples)
+    alone = torch.cat([outputs_of(model, [sample]) for sample in subject.samples])
     return Measured(_apart(alone, together), right="all in one batch")
 
 
@@ -107,14 +107,14 @@ def _states_in_a_batch(subject: VerifiedRun, model: Model) -> Measured:
     tolerance=ROUNDING,
 )
 def attention(subject: VerifiedRun) -> Measured:
-    """Compare the log-probabilities of all words after each token; an open tap makes attention explicit."""
+    """Compare the log-probabilities of all words after each token; with a tap, attention is computed explicitly."""
     if not any(_can_be_fused(part) for part in subject.model.modules()):
         raise NotApplicable("no part of this model uses the fused kernel")
     tap = Tap()
-    explicit = said(subject.model, subject.samples, tap)
+    explicit = outputs_of(subject.model, subject.samples, tap)
     if not len(tap):
         raise NotApplicable("no part of this model has attention weights")
-    return Measured(_apart(said(subject.model, subject.samples), explicit))
+    return Measured(_apart(outputs_of(subject.model, subject.samples), explicit))
 
 
 def _can_be_fused(part: Any) -> bool:
@@ -123,7 +123,7 @@ def _can_be_fused(part: Any) -> bool:
 
 
 @torch.inference_mode()
-def said(model: Any, samples: Sequence[SampleText], tap: Tap | None = None) -> Tensor:
+def outputs_of(model: Any, samples: Sequence[SampleText], tap: Tap | None = None) -> Tensor:
     """The model's output after each token of the samples: log-probabilities (N, V), or states (N, D)."""
     device = next(model.parameters()).device
     targets = [sample.target for sample in samples]

@@ -23,7 +23,7 @@ class Measured:
     note: str = ""
     left: str | None = None  # replaces the equality's `left` in the report
     right: str | None = None
-    tolerance: float | None = None  # replaces the equality's, where it depends on the run
+    tolerance: float | None = None  # replaces the equality's tolerance, if that depends on the run
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Equality:
-    """Two things that must be equal, and the function that measures their difference."""
+    """Two results that must be equal, and the function that measures their difference."""
 
     key: str
     name: str
@@ -56,7 +56,7 @@ class Equality:
     measure: Callable[[VerifiedRun], Measured]
 
     def look(self, subject: VerifiedRun) -> Finding:
-        """Measure. An exception becomes a finding, so that the other equalities are still measured."""
+        """Measure the difference. An exception becomes a finding, so that the other equalities are still measured."""
         began = time.perf_counter()
         try:
             found, excuse = self.measure(subject), None
@@ -67,7 +67,7 @@ class Equality:
         except Exception as error:
             found, excuse = Measured(math.inf, f"{type(error).__name__}: {error}"), None
         tolerance = self.tolerance if found.tolerance is None else found.tolerance
-        result: Any = excuse or (PASS if found.difference <= tolerance else FAIL)  # NaN fails, too
+        result: Any = excuse or (PASS if found.difference <= tolerance else FAIL)  # NaN compares false, so it fails
         return Finding(
             key=self.key,
             equality=self.name,

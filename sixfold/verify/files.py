@@ -63,7 +63,7 @@ def _best_checkpoint(subject: VerifiedRun) -> checkpoint.Checkpoint | None:
     tolerance=0.0,
 )
 def checkpoints(subject: VerifiedRun) -> Measured:
-    """Check all of them; the first damaged one is named."""
+    """Check all checkpoints; the error names the first damaged one."""
     checkpoints = checkpoint.checkpoints_in(subject.run.training)
     if not checkpoints:
         raise NotApplicable("no checkpoints are kept")

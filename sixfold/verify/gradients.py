@@ -35,7 +35,7 @@ from sixfold.training.processes import Processes, together
 from sixfold.training.trainer import Trainer
 
 PIECES = 4
-LOSS = "the loss"  # its key beside the gradients; no parameter has this name
+LOSS = "the loss"  # the key of the loss, among those of the gradients; no parameter has this name
 _TOKENS = 1024  # most tokens of the step
 _ROWS = 512  # rows of the text from which the step is taken
 FOUND = "gradients.safetensors"
@@ -87,7 +87,7 @@ def _config(run: Run, pieces: int) -> Config:
         "steps": config.training.steps or 1,
         "minutes": None,
         "plan": None,
-        "optimizer": "sgd",  # never stepped; it works with every way of sharding weights
+        "optimizer": "sgd",  # makes no step here; it supports every way of sharding weights
         "average": None,
         "precision": "float32",  # no autocast: the precision of the weights
         "compile": False,

@@ -1,4 +1,7 @@
-"""The names of the equalities, in the order of the table. Here, so that `--help` knows them without torch."""
+"""The names of the equalities, in the order of the table.
+
+They have a file of their own so that `--help` can list them without importing torch.
+"""
 
 KEYS = (
     "weights",

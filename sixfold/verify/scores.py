@@ -37,7 +37,7 @@ def loss(subject: VerifiedRun) -> Measured:
     tolerance=0.0,
 )
 def score(subject: VerifiedRun) -> Measured:
-    """On another machine than the log's, a tie may be decided differently: the share of one text is tolerated."""
+    """Another machine may decide ties differently from that of the log, so a difference of one text is tolerated."""
     best, name = _best(subject), choose_metric(subject.config, subject.task)
     task, tokenizers = subject.task, subject.tokenizers
     if name not in METRICS or task.answers is None or task.user is None:
@@ -67,7 +67,7 @@ def _at(record: dict[str, Any]) -> str:
 
 
 def _loss(subject: VerifiedRun) -> float:
-    """The validation loss: of a language model as `score` computes it if its files exist, else as in training."""
+    """The validation loss, as in training; without a metric, and if the files exist, as `score` computes it."""
     config, tokenizers = subject.config, subject.tokenizers
     if not subject.task.metrics:
         with suppress(ValueError, OSError):

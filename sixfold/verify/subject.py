@@ -101,7 +101,7 @@ class VerifiedRun:
 
     @cached_property
     def samples(self) -> list[SampleText]:
-        """Some texts of the run: validation, else test, else training text."""
+        """Some texts of the run, from the first that exists: validation, test or training text."""
         pairs = list(islice(self._texts(), _POOL))
         number = 8 if self.large else 24
         chosen = pairs[:: max(1, len(pairs) // number)][:number]
@@ -133,7 +133,7 @@ class VerifiedRun:
         try:
             prepared = self.prepared
         except NotApplicable:
-            yield from chain.from_iterable(self._from_files(part) for part in ("valid", "test"))
+            yield from chain.from_iterable(self._from_files(split) for split in ("valid", "test"))
             return
         if prepared.references:
             yield from map(self._pair, prepared.references)
@@ -144,17 +144,17 @@ class VerifiedRun:
             yield source, self.tokenizers.target.decode(examples.target[row])
 
     def _pair(self, reference: Reference) -> tuple[str, str]:
-        """A classifier has one text, which its model reads; its label is no text."""
+        """The pair of a reference. A classifier reads one text; its label is not text, so the source is empty."""
         return ("", reference.source) if self.task.form.has_labels else (reference.source, reference.targets[0])
 
-    def _from_files(self, part: Split) -> Iterator[tuple[str, str]]:
+    def _from_files(self, split: Split) -> Iterator[tuple[str, str]]:
         """Pairs from the files that the configuration names, if they exist."""
         data = self.config.data
         try:
             if self.task.answers is not None:
-                yield from map(self._pair, self.task.form.references(data, part))
+                yield from map(self._pair, self.task.form.references(data, split))
             else:
-                for source in self.task.form.sources(data, part):
+                for source in self.task.form.sources(data, split):
                     yield from (("", text) for text, _ in source.read())
         except (ValueError, OSError):
             return

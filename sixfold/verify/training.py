@@ -142,9 +142,9 @@ def _run_two(subject: VerifiedRun, folder: Path) -> None:
         for process in started:
             process.kill()
             process.wait()
-    for process, said in zip(started, errors, strict=True):
-        if process.returncode and said.strip():
-            raise ValueError(f"two processes could not work together: {said.strip().splitlines()[-1]}")
+    for process, output in zip(started, errors, strict=True):
+        if process.returncode and output.strip():
+            raise ValueError(f"two processes could not work together: {output.strip().splitlines()[-1]}")
     if any(process.returncode for process in started):
         raise ValueError("two processes could not work together; they gave no reason")
 

@@ -9,7 +9,7 @@ import pytest
 from sixfold.config.files import read_config
 from sixfold.config.plain_yaml import DEEPEST, LONGEST, parse
 from sixfold.core.quote import quoted
-from sixfold.disk.hashes import sealed
+from sixfold.disk.hashes import with_hash
 from sixfold.disk.reading import DEEPEST_JSON, parse_json
 from sixfold.runs.run import Run
 from sixfold.text.corpus import open_prepared
@@ -154,7 +154,7 @@ def test_deep_nesting_in_the_other_files_of_a_run_is_a_sentence(run, sixfold):
 def test_deep_nesting_in_references_is_a_sentence(tmp_path):
     (tmp_path / "references.jsonl").write_text("[" * 100_000)
     index = {"format": "sixfold-data-1", "tokenizers": [], "arrays": {}, "references": 1}
-    (tmp_path / "index.json").write_text(json.dumps(sealed(index)))
+    (tmp_path / "index.json").write_text(json.dumps(with_hash(index)))
     with pytest.raises(ValueError, match=r"references\.jsonl is damaged or missing \(its values are nested"):
         open_prepared(tmp_path, ())
 

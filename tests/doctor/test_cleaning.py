@@ -34,7 +34,7 @@ def test_good_pairs_stay_in_order_and_the_rest_is_counted_by_reason(tmp_path):
     said = [*lines(check, written)]
     assert f"written: train, {len(good)} pairs; dropped 8:" in said
     again = check_text(Data(train=str(out / "train"), source="en", target="de"), PAIRS, quiet)
-    assert again.parts["train"].counts == {}
+    assert again.splits["train"].counts == {}
 
 
 def test_test_text_keeps_all_rows_and_training_loses_what_it_has(tmp_path):

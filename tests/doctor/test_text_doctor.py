@@ -24,15 +24,15 @@ def check_pairs(folder, rows=None, **data):
 
 
 def places(check, kind, part="train"):
-    return [[str(place) for place in item.places] for item in check.parts[part].examples[kind]]
+    return [[str(place) for place in item.places] for item in check.splits[part].examples[kind]]
 
 
 def test_each_mistake_is_found_at_its_line(tmp_path):
     check = check_pairs(tmp_path)
-    assert check.parts["train"].counts == {**dict.fromkeys(BAD, 1), "duplicate": 1}
+    assert check.splits["train"].counts == {**dict.fromkeys(BAD, 1), "duplicate": 1}
     for number, (kind, pair) in enumerate(BAD.items(), len(GOOD) + 1):
         assert places(check, kind) == [[f"{tmp_path}/train.en:{number}", f"{tmp_path}/train.de:{number}"]]
-        assert check.parts["train"].examples[kind][0].texts == pair
+        assert check.splits["train"].examples[kind][0].texts == pair
     assert places(check, "duplicate")[0][0] == f"{tmp_path}/train.en:{len(pairs())}"
 
 
@@ -53,15 +53,15 @@ def test_every_line_of_the_report_is_printed_once_for_its_kind(tmp_path):
 
 def test_only_three_examples_of_a_kind_are_shown(tmp_path):
     check = check_pairs(tmp_path, [*GOOD, *[GOOD[0]] * 5])
-    assert check.parts["train"].counts == {"duplicate": 5}
+    assert check.splits["train"].counts == {"duplicate": 5}
     assert [pair[0][-1] for pair in places(check, "duplicate")] == ["4", "5", "6"]
 
 
 def test_overlap_is_told_in_both_splits(tmp_path):
     write_pairs(tmp_path, [GOOD[1], ("Something else", "Etwas anderes")], "test")
     check = check_pairs(tmp_path, GOOD, test=tmp_path / "test")
-    assert check.parts["train"].counts == {"held_out": 1}
-    assert check.parts["test"].counts == {"in_training": 1}
+    assert check.splits["train"].counts == {"held_out": 1}
+    assert check.splits["test"].counts == {"in_training": 1}
     assert places(check, "held_out")[0][0].endswith("train.en:2")
     assert places(check, "in_training", "test")[0][0].endswith("test.en:1")
 
@@ -69,17 +69,17 @@ def test_overlap_is_told_in_both_splits(tmp_path):
 def test_very_long_texts_are_those_that_training_drops_for_sure(tmp_path):
     rows = [*GOOD, ("a" * 81, "b" * 60), ("a" * 80, "b" * 60)]
     check = checked(PAIRS, train=write_pairs(tmp_path, rows), source="en", target="de")
-    assert check.parts["train"].counts == {}
+    assert check.splits["train"].counts == {}
     data = Data(train=str(tmp_path / "train"), source="en", target="de", max_length=10)
-    assert check_text(data, PAIRS, lambda *_: None).parts["train"].counts == {"long": 1}
+    assert check_text(data, PAIRS, lambda *_: None).splits["train"].counts == {"long": 1}
 
 
 def test_bytes_that_are_not_utf8_do_not_stop_it(tmp_path):
     write_pairs(tmp_path, GOOD)
     (tmp_path / "train.de").write_bytes("Häuser\nEine Katze\nBrötchen\n".encode("latin-1"))
     check = checked(PAIRS, train=tmp_path / "train", source="en", target="de")
-    assert check.parts["train"].counts == {"undecodable": 2}
-    assert check.parts["train"].examples["undecodable"][1].texts[1] == "Br\ufffdtchen"
+    assert check.splits["train"].counts == {"undecodable": 2}
+    assert check.splits["train"].examples["undecodable"][1].texts[1] == "Br\ufffdtchen"
     facts = check.files[str(tmp_path / "train.de")]
     assert (facts.lines, facts.broken) == (3, 2)
     assert any("2 lines are not UTF-8, and training refuses the file" in line for line in lines(check, {}))
@@ -88,14 +88,14 @@ def test_bytes_that_are_not_utf8_do_not_stop_it(tmp_path):
 def test_a_character_that_is_cut_at_the_end_of_the_file_is_not_utf8(tmp_path):
     (tmp_path / "a.txt").write_bytes("plain\nÄ".encode()[:-1])
     check = checked(PLAIN_TEXT, train=tmp_path / "a.txt")
-    assert check.parts["train"].counts == {"undecodable": 1}
+    assert check.splits["train"].counts == {"undecodable": 1}
 
 
 def test_marks_and_windows_line_ends_are_told_for_each_file(tmp_path):
     write_pairs(tmp_path, GOOD)
     (tmp_path / "train.en").write_bytes(b"\xef\xbb\xbfThe house is small.\r\nA cat\r\nWe eat bread.\n")
     check = checked(PAIRS, train=tmp_path / "train", source="en", target="de")
-    assert check.parts["train"].counts == {}
+    assert check.splits["train"].counts == {}
     facts = check.files[str(tmp_path / "train.en")]
     assert (facts.mark, facts.windows, facts.lines) == (True, 2, 3)
     said = "\n".join(lines(check, {}))
@@ -111,7 +111,7 @@ def test_packed_files_are_read_as_well(tmp_path):
         path = tmp_path / f"train.{ending}"
         (tmp_path / f"packed.{ending}.gz").write_bytes(gzip.compress(path.read_bytes()))
     packed = checked(PAIRS, train=tmp_path / "packed", source="en", target="de")
-    assert packed.parts["train"].counts == check_pairs(tmp_path).parts["train"].counts
+    assert packed.splits["train"].counts == check_pairs(tmp_path).splits["train"].counts
     assert places(packed, "control")[0][0] == f"{tmp_path}/packed.en.gz:6"
 
 
@@ -120,7 +120,7 @@ def test_tables_of_pairs_have_the_line_of_the_row(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("".join(f"{row}\n" for row in rows))
     check = checked(PAIRS, train=path, source="source", target="target")
-    assert check.parts["train"].counts == {"empty": 1, "copied": 1}
+    assert check.splits["train"].counts == {"empty": 1, "copied": 1}
     assert places(check, "copied") == [[f"{path}:6"]]
     assert places(check, "empty") == [[f"{path}:5"]]
 
@@ -129,7 +129,7 @@ def test_texts_with_labels(tmp_path):
     path = tmp_path / "texts.csv"
     path.write_text('text,label\ngood film,pos\nbad film,neg\n"two\nlines",pos\ngood film,neg\nbad film,neg\n')
     check = checked(LABELLED_TEXT, train=path)
-    assert check.parts["train"].counts == {"labels": 2, "duplicate": 1}
+    assert check.splits["train"].counts == {"labels": 2, "duplicate": 1}
     assert places(check, "labels") == [[f"{path}:2"], [f"{path}:6"]]
     assert places(check, "duplicate") == [[f"{path}:7"]]
     assert any(line.endswith("good film  [neg]") for line in lines(check, {}))
@@ -140,7 +140,7 @@ def test_plain_text_may_repeat_short_lines_and_have_empty_ones(tmp_path):
     path = tmp_path / "play.txt"
     path.write_text(f"KING\nyes\n\nKING\nyes\n\n{long}\n{long}\n")
     check = checked(PLAIN_TEXT, train=path)
-    assert check.parts["train"].counts == {"duplicate": 1}
+    assert check.splits["train"].counts == {"duplicate": 1}
     assert places(check, "duplicate") == [[f"{path}:8"]]
 
 
@@ -148,7 +148,7 @@ def test_records_of_plain_text_are_documents(tmp_path):
     path = tmp_path / "texts.jsonl"
     path.write_text('{"text": "one\\ntwo"}\n{"text": "a\\u0000b"}\n')
     check = checked(PLAIN_TEXT, train=path)
-    assert check.parts["train"].rows == 2
+    assert check.splits["train"].rows == 2
     assert places(check, "control") == [[f"{path}:2"]]
 
 
@@ -156,7 +156,7 @@ def test_a_mixed_side_has_no_unusual_script(tmp_path):
     russian = [("The house", "Большой дом"), ("Some bread", "Белый хлеб")] * 3
     german = [("The house", "Großes Haus"), ("Some bread", "Etwas Brot")]
     check = check_pairs(tmp_path, [*russian, *german])
-    assert "script" not in check.parts["train"].counts
+    assert "script" not in check.splits["train"].counts
 
 
 def test_hashes_find_what_a_comparison_of_all_rows_finds(tmp_path):
@@ -166,10 +166,10 @@ def test_hashes_find_what_a_comparison_of_all_rows_finds(tmp_path):
     write_pairs(tmp_path, test, "test")
     check = check_pairs(tmp_path, train, test=tmp_path / "test")
     sources = {source for source, _ in train}
-    assert check.parts["train"].counts["duplicate"] == len(train) - len({*train})
-    assert check.parts["test"].counts["in_training"] == sum(source in sources for source, _ in test)
+    assert check.splits["train"].counts["duplicate"] == len(train) - len({*train})
+    assert check.splits["test"].counts["in_training"] == sum(source in sources for source, _ in test)
     held_out = {source for source, _ in test}
-    assert check.parts["train"].counts["held_out"] == sum(source in held_out for source, _ in train)
+    assert check.splits["train"].counts["held_out"] == sum(source in held_out for source, _ in train)
 
 
 def test_tokens_per_word(tmp_path):
@@ -214,4 +214,4 @@ def test_items_have_the_texts_that_training_reads(tmp_path):
 
 
 def test_counts_leave_out_kinds_that_do_not_occur(tmp_path):
-    assert counted(check_pairs(tmp_path, GOOD).parts["train"].flags) == {}
+    assert counted(check_pairs(tmp_path, GOOD).splits["train"].flags) == {}

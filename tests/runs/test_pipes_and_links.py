@@ -8,7 +8,7 @@ import pytest
 
 from sixfold.disk.atomic import new_directory, remove_directory, sync
 from sixfold.disk.hashes import file_hash, quick_hash
-from sixfold.disk.reading import ordinary, read_bytes
+from sixfold.disk.reading import read_bytes, regular_file
 from sixfold.runs.run import Run
 from sixfold.spec.registry import import_file
 from sixfold.training import checkpoint
@@ -53,8 +53,8 @@ def test_only_ordinary_files_are_opened(tmp_path, kind):
     path = tmp_path / "it"
     put(kind, path)
     for act in (
-        lambda: os.close(ordinary(str(path), os.O_RDONLY)),
-        lambda: os.close(ordinary(str(path), os.O_WRONLY | os.O_APPEND)),
+        lambda: os.close(regular_file(str(path), os.O_RDONLY)),
+        lambda: os.close(regular_file(str(path), os.O_WRONLY | os.O_APPEND)),
         lambda: read_bytes(path, 9),
         lambda: file_hash(path),
         lambda: quick_hash(path),
@@ -62,7 +62,7 @@ def test_only_ordinary_files_are_opened(tmp_path, kind):
         with pytest.raises(OSError, match=str(path)):
             act()
     if kind == "pipe":
-        with pytest.raises(OSError, match="this is a named pipe, not an ordinary file"):
+        with pytest.raises(OSError, match="this is a named pipe, not a regular file"):
             read_bytes(path, 9)
         with pytest.raises(OSError, match="Invalid argument"):
             sync(path)
@@ -112,7 +112,7 @@ def test_what_is_in_the_place_of_run_json_is_named_by_every_verb(run, sixfold, k
     for arguments in verbs:
         code, out, err = sixfold(*arguments)
         assert (code, out) == (2, "")
-        assert err.startswith(f"sixfold: {run.about} is not an ordinary file or a link to one; remove it")
+        assert err.startswith(f"sixfold: {run.about} is not a regular file or a link to one; remove it")
     remove_directory(run.about)
     assert [sixfold(*arguments)[0] for arguments in verbs[:2]] == [0, 0]
 
@@ -211,7 +211,7 @@ def test_a_pipe_is_no_package(tmp_path, sixfold):
     put("pipe", tmp_path / "a.deb")
     arguments = ("--source", "en", "--target", "de", "--out", "n", "--source-deb", "a.deb", "--target-deb", "a.deb")
     code, _, err = sixfold("prepare", "libreoffice", *arguments)
-    assert (code, err) == (1, "sixfold: this is a named pipe, not an ordinary file: a.deb\n")
+    assert (code, err) == (1, "sixfold: this is a named pipe, not a regular file: a.deb\n")
 
 
 def test_a_log_that_never_ends_a_line_is_damaged(run, monkeypatch):
@@ -226,7 +226,7 @@ def test_a_log_that_never_ends_a_line_is_damaged(run, monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("config.yaml", "config.yaml is not an ordinary file"), ("model.json", "no model.json that is an ordinary file")],
+    [("config.yaml", "config.yaml is not a regular file"), ("model.json", "no model.json that is a regular file")],
 )
 def test_a_loop_in_the_place_of_a_file_is_named(run, sixfold, name, words):
     path = run.directory / name

@@ -8,7 +8,7 @@ import pytest
 
 from sixfold.config.files import read_config
 from sixfold.disk.atomic import sweep
-from sixfold.disk.hashes import is_intact, quick_hash, sealed
+from sixfold.disk.hashes import is_intact, quick_hash, with_hash
 from sixfold.runs.run import LOCK, Run
 
 
@@ -137,10 +137,10 @@ def test_names_that_are_no_text_can_be_written_down(tmp_path, monkeypatch):
 
 
 def test_a_seal_tells_what_was_changed():
-    record = sealed({"a": [1, 0.1], "b": {"c": None}})
+    record = with_hash({"a": [1, 0.1], "b": {"c": None}})
     read = json.loads(json.dumps(record))
     assert is_intact(read)
-    assert sealed(read) == read
+    assert with_hash(read) == read
     assert not is_intact({**read, "b": {}})
     assert not is_intact({key: read[key] for key in ("a", "hash")})
     assert is_intact({"a": 1})

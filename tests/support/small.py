@@ -51,7 +51,7 @@ def small_model(kind="encoder_decoder", modifications=(), seed=0, dtype=torch.fl
 
 
 def moved_model(*arguments, **keywords):
-    """The same, moved off the starting point, where a gain of zero may hide what lies behind it."""
+    """The same model with slightly changed parameters: an initial gain of 0 would hide the effect of a part."""
     return moved(small_model(*arguments, **keywords))
 
 

@@ -5,7 +5,7 @@ import random
 import shutil
 
 from sixfold.config.files import read_config
-from sixfold.disk.hashes import sealed
+from sixfold.disk.hashes import with_hash
 
 LETTERS = "abcdefgh"
 
@@ -69,7 +69,7 @@ def copied(folder, to):
     for path in [*to.rglob("*.json"), *to.rglob("*.yaml")]:
         text = path.read_text().replace(str(folder), str(to))
         if path.name in ("state.json", "index.json"):  # which have a hash of themselves
-            text = json.dumps(sealed(json.loads(text)), indent=2) + "\n"
+            text = json.dumps(with_hash(json.loads(text)), indent=2) + "\n"
         path.write_text(text)
     return to
 

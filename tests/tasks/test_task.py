@@ -52,7 +52,7 @@ def test_each_file_of_the_package_is_a_task():
 def test_a_configuration_with_a_kind_alone_means_what_it_meant(kind, name):
     assert usual_task(kind).name == name
     said = settled(config(model__kind=kind))
-    assert (said.task, said.model.kind) == (find_task(name).said(), kind)
+    assert (said.task, said.model.kind) == (find_task(name).entry(), kind)
     assert settled(said) == said
 
 
@@ -160,7 +160,7 @@ def test_options_have_the_types_of_their_dataclass():
     mine = Task(name="mine", about="", kinds=("encoder_decoder",), verb="", metrics=(), options=Mine(), **kept)
     register(mine)
     assert task_of(config("mine:often=3,aloud=true")).options == Mine(3, True)
-    assert mine.with_options({"often": 5}).said() == {"name": "mine", "often": 5, "aloud": False}
+    assert mine.with_options({"often": 5}).entry() == {"name": "mine", "often": 5, "aloud": False}
     with pytest.raises(ValueError, match="'often' of task 'mine'"):
         task_of(config("mine:often=2.5"))
 

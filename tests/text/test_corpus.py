@@ -12,12 +12,12 @@ import pytest
 
 from sixfold.config.schema import Files, TokenizerKinds, Vocabularies
 from sixfold.core.ids import EOS, UNK
-from sixfold.disk.hashes import sealed
+from sixfold.disk.hashes import with_hash
 from sixfold.text import preparation
 from sixfold.text.corpus import open_prepared
 from sixfold.text.forms import PAIRS, PLAIN_TEXT
 from sixfold.text.preparation import Reference
-from sixfold.text.report import OUTLIER_RULE, PartReport, Report, count_outliers
+from sixfold.text.report import OUTLIER_RULE, Report, SplitReport, count_outliers
 from tests.support.by_kind import data_hashes, prepare
 from tests.support.stand_ins import pairs, text, write
 
@@ -45,7 +45,7 @@ def test_the_arrays_hold_the_text(tmp_path):
 def test_the_report_counts(tmp_path):
     config = made(tmp_path, test=write(tmp_path / "e.tsv", "ab\tx\nc\ty\nnew\tz\n"))
     report = prepare(config, tmp_path / "data").report
-    train, valid, test = (report.parts[part] for part in ("train", "valid", "test"))
+    train, valid, test = (report.splits[part] for part in ("train", "valid", "test"))
     assert (train.lines, train.empty, train.over_long, train.rows, train.duplicates) == (8, 2, 2, 4, 1)
     assert (train.source_tokens, train.target_tokens, train.in_training) == (7, 6, None)
     assert (valid.lines, valid.empty, valid.rows, valid.duplicates, valid.in_training) == (5, 1, 4, 1, 1)
@@ -64,7 +64,7 @@ def test_the_report_counts(tmp_path):
 
 
 def test_the_report_explains_outliers_where_there_are_some_in_lines_that_fit():
-    counts = PartReport(lines=10**9, rows=10**9, source_tokens=10**11, target_tokens=10**11)
+    counts = SplitReport(lines=10**9, rows=10**9, source_tokens=10**11, target_tokens=10**11)
     assert len(Report({"train": counts}, 256).lines()) == 1
     lines = Report({"train": replace(counts, outliers=3_000_000, empty=10**8, over_long=10**8)}, 256).lines()
     assert lines[2] == f"       kept, but of unlikely lengths: 3,000,000 pairs ({OUTLIER_RULE})"
@@ -156,7 +156,7 @@ def test_offsets_that_go_back_are_refused(tmp_path):
     index = tmp_path / "data" / "index.json"
     known = json.loads(index.read_text())
     del known["arrays"]["train"]["target"]["hashes"]  # as early ones had none
-    index.write_text(json.dumps(sealed(known)))
+    index.write_text(json.dumps(with_hash(known)))
     with pytest.raises(ValueError, match="do not follow each other"):
         open_prepared(tmp_path / "data", prepared.tokenizers)
 
@@ -232,7 +232,7 @@ def test_a_text_becomes_windows(tmp_path):
     rows, prepared = windows(text(write(tmp_path / "t.txt", "ab\n\nc")), tmp_path / "data")
     letters = [5 + byte for byte in b"ab\n\nc"]
     assert rows == [letters[:4], [letters[4], EOS]]
-    part = prepared.report.parts["train"]
+    part = prepared.report.splits["train"]
     assert (part.lines, part.documents, part.rows, part.target_tokens) == (3, 1, 2, 6)
     assert prepared.references == []
     assert "6 tokens in 2 windows of at most 4" in "\n".join(prepared.report.lines())
@@ -242,7 +242,7 @@ def test_documents_are_closed_and_empty_ones_left_out(tmp_path):
     records = '{"text": "ab"}\n{"text": " "}\n{"text": "c"}\n'
     rows, prepared = windows(text(write(tmp_path / "t.jsonl", records)), tmp_path / "data")
     assert [token for row in rows for token in row] == [5 + ord("a"), 5 + ord("b"), EOS, 5 + ord("c"), EOS]
-    assert (prepared.report.parts["train"].documents, prepared.report.parts["train"].empty) == (2, 1)
+    assert (prepared.report.splits["train"].documents, prepared.report.splits["train"].empty) == (2, 1)
 
 
 def test_a_stream_goes_on_over_files_of_equal_weight(tmp_path):
@@ -255,7 +255,7 @@ def test_a_stream_goes_on_over_files_of_equal_weight(tmp_path):
 def test_lines_of_a_text_that_training_has_too(tmp_path):
     train, valid = write(tmp_path / "t.txt", "one\n\ntwo\n\none\n"), write(tmp_path / "v.txt", "three\n\ntwo")
     report = prepare(text(train, valid=valid), tmp_path / "data").report
-    assert (report.parts["train"].duplicates, report.parts["valid"].in_training) == (1, 1)
+    assert (report.splits["train"].duplicates, report.splits["valid"].in_training) == (1, 1)
 
 
 def test_the_end_of_a_line_is_a_word_of_its_own(tmp_path):

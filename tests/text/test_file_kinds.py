@@ -58,7 +58,7 @@ def prepared(folder, train):
 
 def test_windows_line_ends_get_a_note_and_are_not_learned(tmp_path):
     report = prepared(tmp_path, b"ab\tb a\r\nba\ta b\r\n")
-    assert report.parts["train"].target_tokens == 4
+    assert report.splits["train"].target_tokens == 4
     assert report.lines()[-1] == (
         f"note: {tmp_path}/train.tsv has Windows line ends (\\r\\n); the \\r is part of the line end, not of the text"
     )
@@ -69,10 +69,10 @@ def test_windows_line_ends_get_a_note_and_are_not_learned(tmp_path):
 def test_a_header_that_is_read_as_text_gets_a_warning_that_shows_it(tmp_path, header):
     report = prepared(tmp_path, f"{header}\nab\tb a\n".encode())
     source, target = header.removeprefix("\ufeff").split("\t")[:2]
-    assert report.parts["train"].lines == 2  # it is not dropped in silence
+    assert report.splits["train"].lines == 2  # it is not dropped in silence
     (warning,) = report.remarks
     assert f"line 1: {source!r} and {target!r} look like names of columns" in warning
-    assert f"--data.source {source} --data.target {target} leaves the line out" in warning
+    assert f"if they are names, give --data.source {source} --data.target {target}" in warning
 
 
 @pytest.mark.parametrize("first", ["cat\tk a t", "no\tn o", "source\ts o r s", "text"])
@@ -84,7 +84,7 @@ def test_a_first_line_of_text_gets_no_warning(tmp_path, first):
 def test_carriage_returns_that_end_no_line_get_a_warning(tmp_path):
     """A table of an old Macintosh is one line, whose cells are a, "b\\rc" and d."""
     report = prepared(tmp_path, b"ab\tb a\rba\ta b\r")
-    assert report.parts["train"].lines == 1
+    assert report.splits["train"].lines == 1
     (warning,) = report.remarks
     assert f"{tmp_path}/train.tsv, line 1: carriage returns (\\r, 1 here) are read as text" in warning
     assert "tr '\\r' '\\n' < FILE > NEW" in warning

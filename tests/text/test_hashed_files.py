@@ -69,5 +69,5 @@ def test_the_file_is_closed_with_its_reader(tmp_path):
 
 def test_a_named_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="a named pipe, not an ordinary file"):
+    with pytest.raises(OSError, match="a named pipe, not a regular file"):
         HashedFiles().open(tmp_path / "pipe")

@@ -13,7 +13,7 @@ import pytest
 from sixfold.config.schema import Data, Files, TokenizerKinds
 from sixfold.text.arrays import open_examples
 from sixfold.text.labelled import LabelledText, label_references
-from sixfold.text.report import PartReport, Report
+from sixfold.text.report import Report, SplitReport
 from sixfold.text.tables import Row
 from tests.support.stand_ins import write
 
@@ -34,8 +34,8 @@ def test_labels_are_found_in_training_and_sorted_by_name(tmp_path):
     text = prepared(tmp_path)
     counts, _ = text.check()
     assert text.labels == ("neg", "neutral", "pos")
-    assert counts["train"] == PartReport(lines=7, empty=2, classes=3, two_labels=0)
-    assert counts["valid"] == PartReport(lines=2, in_training=1, classes=2, two_labels=0)
+    assert counts["train"] == SplitReport(lines=7, empty=2, classes=3, two_labels=0)
+    assert counts["valid"] == SplitReport(lines=2, in_training=1, classes=2, two_labels=0)
 
 
 def test_rows_on_disk_are_the_tokens_of_each_text_and_the_index_of_its_label(tmp_path):
@@ -120,7 +120,7 @@ def test_labels_that_are_given_keep_their_order_and_bind_training_too(tmp_path):
     data = prepared(tmp_path).data
     text = LabelledText(data, ignore, labels=["pos", "neutral", "neg", "other"])
     _, tokenizers = prepared(tmp_path, tokenizer="bytes").check()
-    arrays, _ = text.encode("valid", PartReport(lines=0), tokenizers, tmp_path)  # as a score does it
+    arrays, _ = text.encode("valid", SplitReport(lines=0), tokenizers, tmp_path)  # as a score does it
     assert open_examples(tmp_path, "valid", arrays).columns["label"].tolist() == [2, 0]
     text.check()
     assert text.labels == ("pos", "neutral", "neg", "other")

@@ -14,7 +14,7 @@ from sixfold import cli
 from sixfold.text import debian_package as deb_module
 from sixfold.text import libreoffice
 from sixfold.text.debian_package import Deb
-from sixfold.text.libreoffice import align, paragraphs, part_of, prepare, tidy, words
+from sixfold.text.libreoffice import align, paragraphs, prepare, split_of, tidy, words
 
 FOLDER = {"en-us": "en-US", "de": "de"}
 
@@ -57,7 +57,7 @@ def make_deb(path, language, pages, odd=(), name=None):
 def name_for(part, number=0):
     """The name of a page that belongs to a part."""
     names = (f"text/page{i}.html" for i in range(10_000))
-    return [next(n for n in names if part_of(n) == part) for _ in range(number + 1)][-1]
+    return [next(n for n in names if split_of(n) == part) for _ in range(number + 1)][-1]
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_pages_go_whole_to_one_part_and_no_source_is_in_two(made, tmp_path):
 
 def test_shares_of_the_parts():
     names = [f"text/swriter/{i:08}.html" for i in range(5000)]
-    shares = {part: sum(part_of(name) == part for name in names) / 50 for part in ("train", "valid", "test")}
+    shares = {part: sum(split_of(name) == part for name in names) / 50 for part in ("train", "valid", "test")}
     assert shares == {
         "train": pytest.approx(92, abs=1),
         "valid": pytest.approx(4, abs=1),

@@ -1,4 +1,4 @@
-"""The embedded pronunciations: whole, and in three parts that share no word."""
+"""The embedded pronunciations: whole, and in three splits that share no word."""
 
 from collections import Counter
 from importlib import resources
@@ -38,24 +38,24 @@ def test_nothing_but_words_and_sounds(table):
     assert list(table) == sorted(table)
 
 
-def test_parts_share_no_word_and_leave_none_out(table):
-    parts = {part: list(pronounce.examples(part)) for part in pronounce.PARTS}
-    words = {part: {word for word, _ in pairs} for part, pairs in parts.items()}
+def test_splits_share_no_word_and_leave_none_out(table):
+    splits = {split: list(pronounce.examples(split)) for split in pronounce.SPLITS}
+    words = {split: {word for word, _ in pairs} for split, pairs in splits.items()}
     assert sum(map(len, words.values())) == len(table)
-    assert sorted(pair for pairs in parts.values() for pair in pairs) == sorted(
+    assert sorted(pair for pairs in splits.values() for pair in pairs) == sorted(
         (word, sounds) for word, said in table.items() for sounds in said
     )
 
 
 def test_sizes_of_the_parts(table):
-    shares = Counter(map(pronounce.part_of, table))
+    shares = Counter(map(pronounce.split_of, table))
     assert len(table) > 125_000
-    for part, percent in (("train", 93), ("valid", 2), ("test", 5)):
-        assert 100 * shares[part] / len(table) == pytest.approx(percent, abs=0.2)
+    for split, percent in (("train", 93), ("valid", 2), ("test", 5)):
+        assert 100 * shares[split] / len(table) == pytest.approx(percent, abs=0.2)
 
 
 @pytest.mark.parametrize(
-    ("word", "digest", "hundredth", "part"),
+    ("word", "digest", "hundredth", "split"),
     [
         ("tree", 0xDC9C5EDB8B2D479E, 2, "test"),
         ("water", 0x0F4168490E38B844, 4, "test"),
@@ -63,18 +63,18 @@ def test_sizes_of_the_parts(table):
         ("hello", 0x2CF24DBA5FB0A30E, 42, "train"),
     ],
 )
-def test_the_split_never_moves(word, digest, hundredth, part):
+def test_the_split_never_moves(word, digest, hundredth, split):
     """`echo -n tree | sha256sum` begins dc9c5edb8b2d479e; modulo 100 that is 2: one of the five for the test."""
     assert digest % 100 == hundredth
-    assert pronounce.part_of(word) == part
+    assert pronounce.split_of(word) == split
 
 
 def test_the_fingerprint_is_of_the_table(table):
     assert pronounce.fingerprint() == "500eec8e2d4f73aaf09648985937c5c3e2a9ce7c3007f6d4352b99f1ad13667a"
 
 
-def test_unknown_part():
-    with pytest.raises(ValueError, match="no part 'dev'; there are train, valid, test"):
+def test_unknown_split():
+    with pytest.raises(ValueError, match="no split 'dev'; there are train, valid, test"):
         list(pronounce.examples("dev"))
 
 

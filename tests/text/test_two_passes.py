@@ -184,6 +184,6 @@ def test_progress_tells_each_stage_once(tmp_path, form, data):
     number = 2 if data else 1
     assert told["training tokenizers"] == [(done, number) for done in range(number)]
     for part in ("train", "valid"):
-        lines = report.parts[part].lines
+        lines = report.splits[part].lines
         assert told[f"checking {part}"][-1] == (lines, None)
         assert told[f"tokenising {part}"][-1] == (lines, lines)

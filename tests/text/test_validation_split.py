@@ -107,7 +107,7 @@ def test_pairs_are_divided_and_it_is_said(tmp_path):
     assert remark(prepared) == (
         "note: no validation text is given: 10 of 200 pairs are held out, chosen by data.seed 1"
     )
-    counts = prepared.report.parts
+    counts = prepared.report.splits
     assert [*counts] == ["train", "valid"]
     assert [(part.lines, part.rows, part.empty) for part in counts.values()] == [(190, 190, 0), (10, 10, 0)]
 
@@ -126,7 +126,7 @@ def test_all_pairs_of_a_source_are_on_one_side_and_are_counted(tmp_path):
     train, valid = texts(prepared, "train"), texts(prepared, "valid")
     assert not {source for source, _ in train} & {source for source, _ in valid}
     assert len(valid) == 30  # 5 % of 600
-    assert [part.duplicates for part in prepared.report.parts.values()] == [190, 10]
+    assert [part.duplicates for part in prepared.report.splits.values()] == [190, 10]
 
 
 @pytest.mark.parametrize("rows", [PAIR_ROWS[:19], PAIR_ROWS[:1] * 100])
@@ -155,7 +155,7 @@ def test_texts_are_divided_by_label(tmp_path):
     assert Counter(each.targets[0] for each in prepared.references) == {"x": 5, "y": 15}
     assert prepared.valid.columns["label"].tolist() == ["xy".index(each.targets[0]) for each in prepared.references]
     assert sorted(texts(prepared, "train") + texts(prepared, "valid")) == sorted((text,) for text, _ in TABLE)
-    counts = prepared.report.parts["valid"]
+    counts = prepared.report.splits["valid"]
     assert (counts.lines, counts.classes, counts.two_labels, counts.in_training) == (20, 2, 0, 0)
     assert "20 of 400 texts are held out, chosen by data.seed 1 within each label" in remark(prepared)
 
@@ -183,7 +183,7 @@ def test_the_end_of_a_text_is_held_out_as_if_it_were_a_file_of_its_own(tmp_path)
     for part in ("train", "valid"):
         assert np.array_equal(getattr(prepared, part).target.ids, getattr(apart, part).target.ids)
         assert np.array_equal(getattr(prepared, part).target.offsets, getattr(apart, part).target.offsets)
-        assert prepared.report.parts[part] == apart.report.parts[part]
+        assert prepared.report.splits[part] == apart.report.splits[part]
     assert f"{len(text) - here:,} of {len(text):,} characters are held out, the end of each file" in remark(prepared)
 
 
@@ -195,7 +195,7 @@ def test_each_file_gives_its_end_and_records_are_not_cut(tmp_path):
     assert valid.startswith("line 12")
     assert "document 58" in valid
     assert "document 56" not in valid
-    assert prepared.report.parts["valid"].documents == 1 + 3
+    assert prepared.report.splits["valid"].documents == 1 + 3
 
 
 @pytest.mark.parametrize("text", ["word " * 300, "x" * 1500])

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from sixfold.disk.atomic import STAGED, StagedFiles, new_directory, sweep
-from sixfold.disk.hashes import sealed
+from sixfold.disk.hashes import with_hash
 from sixfold.runs.run import Run
 from sixfold.training import checkpoint, runner
 from sixfold.training.observers.display import Quiet
@@ -98,7 +98,7 @@ def test_a_checkpoint_belongs_to_its_tokenizers(run):
     place = run.training / "step-6" / "state.json"
     state = checkpoint.read_state(place.parent)
     state["data"]["tokenizers"][0] = "0" * 64
-    place.write_text(json.dumps(sealed(state)))
+    place.write_text(json.dumps(with_hash(state)))
     before = contents(run)
     with pytest.raises(ValueError, match="step-6 was written with other tokenizers"):
         resume(run.directory, display=Quiet())

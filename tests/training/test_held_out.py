@@ -118,13 +118,13 @@ def forget_held_out(path):
         return
     import json
 
-    from sixfold.disk.hashes import sealed
+    from sixfold.disk.hashes import with_hash
 
     tree = json.loads(path.read_text())
     section = tree["config"]["data"] if "config" in tree else tree["data"]
     for key in ("held_out", "seed"):
         section.pop(key)
-    path.write_text(json.dumps(sealed(tree), indent=2) + "\n")
+    path.write_text(json.dumps(with_hash(tree), indent=2) + "\n")
 
 
 def test_a_recipe_with_too_little_text_trains_without_validation(tmp_path):

@@ -16,7 +16,7 @@ import torch
 from sixfold.config.files import write_config
 from sixfold.runs.run import Run
 from sixfold.training import checkpoint
-from sixfold.training.processes import said_once
+from sixfold.training.processes import reported_once
 from tests.support import tiny
 from tests.support.many import CUT_UP, MOVES, TASKS
 
@@ -174,5 +174,5 @@ def test_a_signal_to_torchrun_saves_and_an_error_is_said_once(tmp_path):
 @pytest.mark.parametrize(("rank", "error"), [("0", ValueError), ("1", SystemExit)])
 def test_a_mistake_that_all_processes_find_is_said_by_the_first(monkeypatch, rank, error):
     monkeypatch.setenv("LOCAL_RANK", rank)
-    with pytest.raises(error), said_once():
+    with pytest.raises(error), reported_once():
         raise ValueError

@@ -9,7 +9,7 @@ import torch
 from ruamel.yaml import YAML
 
 from sixfold.config.files import write_config
-from sixfold.disk.hashes import sealed
+from sixfold.disk.hashes import with_hash
 from sixfold.runs.run import Run
 from sixfold.training import resume_checks, runner
 from sixfold.training.observers.display import Quiet
@@ -54,7 +54,7 @@ def without_a_task(run, also=()):
         task = state["config"].pop("task")
         if also:
             state["config"]["task"] = {key: value for key, value in task.items() if key not in also}
-        path.write_text(json.dumps(sealed(state)))
+        path.write_text(json.dumps(with_hash(state)))
 
 
 @pytest.mark.parametrize("unknown", [(), ("random",)], ids=["no task", "an option less"])

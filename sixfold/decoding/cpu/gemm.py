@@ -9,9 +9,9 @@
 (Without AVX-512 there are fewer registers, and a panel has 16 outputs.) Weights are packed once, not in every product.
 Each product reads them from memory once; while one block is multiplied with all rows, the next is prefetched.
 
-The accumulator of a row and an output starts with y in mode ADD, else with 0. Its inputs are added in order, in float32
-with one rounding each, and the bias last. So the result is the same to the last bit for any number of rows and threads.
-torch's products do not guarantee that.
+The accumulator of a row and an output starts with y in mode ADD, otherwise with 0. Its inputs are added in order, in
+float32 with one rounding each, and the bias last. So the result is the same to the last bit for any number of rows and
+threads. torch's products do not guarantee that.
 
 In int8, one instruction (`vpdpbusd`) multiplies 4 numbers from 0 to 255 by 4 from −128 to 127 and adds the products to
 an accumulator, in 16 lanes at once. So four inputs of an output are adjacent in memory. Weights are shifted by 128 to

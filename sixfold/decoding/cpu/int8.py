@@ -33,7 +33,7 @@ from sixfold.transformer import TokenEmbedding
 _LEAST = 1e-30  # the scale of a row of zeros
 _MANY = 1 << 17  # results from which on the product that also scales them (oneDNN's) is faster
 
-_FEWEST = 2  # inputs of a map in int8: torch's product is wrong for a single one
+_FEWEST = 2  # fewest inputs of a linear map in int8: with one input, torch's product is wrong
 
 
 @cache

@@ -43,7 +43,7 @@ class Lease:
         self._buffer: np.ndarray | None = buffer
 
     def end(self) -> np.ndarray:
-        """→ the buffer; the former owner must no longer use it"""
+        """End the lease. → the buffer, which its former owner must no longer use"""
         buffer, self._buffer, self.array = self._buffer, None, _GIVEN_BACK
         assert buffer is not None, "a lease that has ended was given back again"
         return buffer

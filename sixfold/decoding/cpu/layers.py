@@ -25,7 +25,8 @@ from sixfold.decoding.cpu.llvm import ADD, RELU, SET
 from sixfold.decoding.cpu.torch_private import int8_product
 
 _FEW = 32  # rows up to which our gemm with one thread is faster than torch's with several
-_TOO_LARGE, _SMALL = 64, 1 << 18  # reallocate a scratch buffer 64 times too large that has more numbers than _SMALL
+# A scratch buffer is replaced if it is _TOO_LARGE times too large and has more than _SMALL numbers.
+_TOO_LARGE, _SMALL = 64, 1 << 18
 
 _VECTOR = 32  # numbers per iteration of torch's elementwise loops; the remainder is rounded differently
 _ONE_THREAD = 1 << 14  # numbers up to which torch computes a tensor in one thread
@@ -44,17 +45,17 @@ class Buffer(NamedTuple):
 
 
 class Scratch:
-    """Buffers by name, reused from step to step, so that a step allocates nothing; and the maps that use them."""
+    """Buffers by name, and the maps that use them. They are reused, so that a step allocates nothing."""
 
     def __init__(self, precision: torch.dtype = torch.float32) -> None:
         self.rows = 0
-        self.precision = precision  # of the model's own modules, where they are called
-        self.maps: dict[nn.Module, LinearMap] = {}  # one for each part, however many layers share it
+        self.precision = precision  # the dtype in which the model's own modules are called
+        self.maps: dict[nn.Module, LinearMap] = {}  # one for each part, even if several layers share it
         self._memory: dict[str, np.ndarray] = {}
         self._buffers: dict[tuple[str, int], Buffer] = {}
 
     def clear(self, rows: int) -> None:
-        """Allow all buffers to be overwritten; `buffer` returns this many rows from now on."""
+        """From now on, `buffer` returns this many rows, and all buffers may be overwritten."""
         if rows != self.rows:
             self.rows = rows
             self._buffers.clear()
@@ -130,7 +131,7 @@ class Weights:
 
     @cached_property
     def panels(self) -> np.ndarray | None:
-        """For our own gemm; None if this CPU has no tiles."""
+        """For our own gemm; None if it does not support this CPU."""
         return gemm.panels(self._weight.numpy())
 
 
@@ -154,7 +155,7 @@ class _Linear:
 
 
 class _Float32(_Linear):
-    """Our own gemm, whose rows are independent; torch's if this CPU has no tiles."""
+    """Products by our own gemm, whose rows are independent; by torch's, if ours does not support this CPU."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         super().__init__(len(weight), bias)
@@ -176,7 +177,7 @@ class _Float32(_Linear):
 
 
 class _Int8(_Linear):
-    """In int8, by our own gemm or torch's, whichever is faster: their results are equal to the last bit."""
+    """Products in int8, by our own gemm or torch's, whichever is faster: their results are equal to the last bit."""
 
     def __init__(self, matrix: Matrix, bias: Tensor | None, scratch: Scratch):
         self.matrix, self.scratch, self.inputs = matrix, scratch, len(matrix.int8)
@@ -285,11 +286,11 @@ def _gated(gate: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 
 
 def row_by_row(function: Callable[[Tensor], Tensor], y: Tensor, width: int) -> Tensor:
-    """function(y), for rows of one or more chunks of this width, so that no row changes the last bit of another.
+    """function(y), computed so that no row changes the last bit of another. A row has one or more chunks of this width.
 
-    torch's elementwise loops compute full vectors, and then the remainder of a tensor (or of a thread's share) number
-    by number, with a different exponential. If the width fills vectors, one thread has no remainder; otherwise each row
-    is computed alone.
+    torch's elementwise loops compute full vectors. The remainder of a tensor, or of a thread's share, is computed one
+    number at a time, and rounded differently. If the width is a multiple of the vector length, a tensor
+    computed by one thread has no remainder; otherwise each row is computed alone.
     """
     if width % _VECTOR:
         return torch.cat([function(row.clone()) for row in y.split(1)])  # cloned: every row has the same alignment

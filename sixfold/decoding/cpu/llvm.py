@@ -65,7 +65,7 @@ class Program:
         self.builder.call(fetch, [pointer, INT32(0), INT32(3), INT32(1)])  # for reading, into all caches, as data
 
     def multiply_add(self, a: Any, b: Any, total: Any) -> Any:
-        """a · b + total by lane, rounded once if the CPU has fused multiply-add, else twice."""
+        """a · b + total by lane, rounded once if the CPU has fused multiply-add, otherwise twice."""
         if multiplies_and_adds():
             return self.call(f"llvm.fma.v{a.type.count}f32", a.type, a, b, total)
         return self.builder.fadd(total, self.builder.fmul(a, b))
@@ -330,7 +330,7 @@ class _Tile(Program):
         return self.sum(self.y, self.times(self.y_stride, row), part * BYTES)
 
     def _before(self, row: int, part: int) -> Any:
-        """The old y in mode ADD, else zeros."""
+        """The old y in mode ADD, otherwise zeros."""
         zeros = ir.Constant(FLOATS, None)
         return self.builder.select(self.adds, self.load(FLOATS, self._address(row, part)), zeros)
 

@@ -219,7 +219,7 @@ class _Input:
         self.weight: Any = _form(self.table).weight if self.plain else None
 
     def __call__(self, ids: np.ndarray, position: np.ndarray) -> tuple[Buffer, Callable[[], Call]]:
-        """→ (R, D), and a function that makes the call for the model's own modules"""
+        """Embed the new tokens. → (R, D), and a function that makes the call for the model's own modules"""
         positions = int(position.max()) + 1
         if ids.min() < 0 or ids.max() >= self.words:
             raise ValueError(f"ids from {ids.min()} to {ids.max()}, but the vocabulary has {self.words} words, from 0")
@@ -361,7 +361,7 @@ class _Encoder:
         return known and all(FusedFeedForward.knows(layer.feed_forward) for layer in _layers(model.encoder)[0])
 
     def __call__(self, sources: Sequence[Sequence[int]]) -> tuple[list[Tensor], list[int]]:
-        """→ for each decoder layer the states of all tokens (R, D); the lengths of the sources"""
+        """Encode the sources. → for each decoder layer the states of all tokens (R, D); the lengths of the sources"""
         sources = [[id_ for id_ in source if id_ != PAD] if PAD in source else source for source in sources]
         lengths = np.array([len(source) for source in sources])
         starts = lengths.cumsum() - lengths

@@ -15,7 +15,7 @@ from sixfold.decoding.rules.phrase_automaton import BROKEN, Ints, Match, Phrases
 from sixfold.decoding.rules.rule import Rule
 from sixfold.text.tokenizer import Tokenizer
 
-FAR = 8  # tokens: larger budgets are treated alike, and longer ways out count as none
+FAR = 8  # tokens: larger budgets count as this one; a text that needs this many before it may end counts as endless
 _MOST_MASKS = 1000  # most cached masks, each as large as the vocabulary
 _DEAD, _UNKNOWN = 0, -1
 
@@ -44,13 +44,13 @@ class ForbiddenWords(Rule):
         """Whether one of them occurs in a complete text."""
         return bool(self._phrases.find(text))
 
-    def breaks(self, said: Sequence[int], *, over: bool) -> bool:
-        state = self._walk(said)
+    def breaks(self, written: Sequence[int], *, over: bool) -> bool:
+        state = self._walk(written)
         return not self._texts.may_end(state) if over else self._texts.way_out(state) == FAR
 
-    def apply(self, log_p: Tensor, said: Sequence[int], budget: int) -> None:
+    def apply(self, log_p: Tensor, written: Sequence[int], budget: int) -> None:
         # At budget 0 only EOS can be chosen. The mask for budget 1 is used: it keeps the scores of other words.
-        log_p.masked_fill_(self._mask(self._walk(said), min(max(budget, 1), FAR), log_p.device), -torch.inf)
+        log_p.masked_fill_(self._mask(self._walk(written), min(max(budget, 1), FAR), log_p.device), -torch.inf)
 
     def _mask(self, state: TextState, budget: int, device: torch.device) -> Tensor:
         """(V,): which words are forbidden."""
@@ -100,7 +100,7 @@ class _Texts:
         return match != _DEAD and not self._phrases.at_end(self._matches[match])
 
     def ways_out(self, state: TextState) -> NDArray[np.int8]:
-        """For each id, the tokens needed after it before the text may end; FAR: no way. For EOS: −1 or FAR."""
+        """For each id, the tokens needed after it before the text may end; FAR if it can't. For EOS: −1 or FAR."""
         ways = np.full(len(self._vocabulary), FAR, dtype=np.int8)
         matches, indices = np.unique(self._after_complete(state), return_inverse=True)
         found = np.array([self.way_out((b"", match)) for match in matches.tolist()], dtype=np.int8)
@@ -111,8 +111,9 @@ class _Texts:
         return ways
 
     def way_out(self, state: TextState) -> int:
-        """Fewest tokens after which the text may end, 0 in most states. FAR: no way, as where every token that could
-        follow begins with a space.
+        """Fewest tokens after which the text may end, 0 in most states.
+
+        FAR if it can't end, for example if every possible next token begins with a space.
 
         An incomplete character is completed byte by byte; then complete characters follow.
         """

@@ -1,4 +1,4 @@
-"""From a decoding configuration to the rules of one output."""
+"""Makes the rules of one output from a decoding configuration."""
 
 from __future__ import annotations
 

@@ -193,15 +193,15 @@ class Walk(Generic[S]):
         self._start, self._after = start, after
         self._known: dict[tuple[int, ...], S] = {}
 
-    def __call__(self, said: Sequence[int]) -> S:
-        said = tuple(said)
-        state = self._known.get(said)
+    def __call__(self, written: Sequence[int]) -> S:
+        written = tuple(written)
+        state = self._known.get(written)
         if state is None:
-            before = self._known.get(said[:-1]) if said else None
-            state = reduce(self._after, said, self._start) if before is None else self._after(before, said[-1])
+            before = self._known.get(written[:-1]) if written else None
+            state = reduce(self._after, written, self._start) if before is None else self._after(before, written[-1])
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            self._known[said] = state
+            self._known[written] = state
         return state
 
 

@@ -29,7 +29,7 @@ class _State(NamedTuple):
     pending: bytes = b""  # the first bytes of an incomplete character
     match: Match = Match()
     space: bool = True  # whether the text is empty or ends with a space
-    met: frozenset[int] = frozenset()  # terms that occur, whatever follows
+    met: frozenset[int] = frozenset()  # terms that occur, for every continuation of the text
 
 
 class _Option(NamedTuple):
@@ -82,29 +82,29 @@ class MustOccur(Rule):
         """The tokens of each term, with and without a space before it."""
         return self._terms.ways
 
-    def apply(self, log_p: Tensor, said: Sequence[int], budget: int) -> None:
-        state = self._walk(said)
-        if len(said) < len(self._prefix) or self._terms.all_in(state.met):
+    def apply(self, log_p: Tensor, written: Sequence[int], budget: int) -> None:
+        state = self._walk(written)
+        if len(written) < len(self._prefix) or self._terms.all_in(state.met):
             return
-        said, complete = tuple(said), self._terms.all_in(self._terms.met(state))
-        would_end = said[:-1] in self._would_end or (not complete and bool(log_p[EOS] >= log_p.max()))
+        written, complete = tuple(written), self._terms.all_in(self._terms.met(state))
+        would_end = written[:-1] in self._would_end or (not complete and bool(log_p[EOS] >= log_p.max()))
         if would_end:
-            self._would_end.add(said)
+            self._would_end.add(written)
         if not complete:
             log_p[EOS] = -torch.inf
         spare = budget - self._terms.most(state)
         if 0 < spare < FAR and self._forbidden is not None:
-            self._forbidden.apply(log_p, said, spare)
+            self._forbidden.apply(log_p, written, spare)
         if spare <= 0 or would_end:
             self._force(log_p, state, budget, must=spare <= 0)
 
-    def progress(self, said: Sequence[int]) -> int:
-        return self._terms.progress(self._walk(said))
+    def progress(self, written: Sequence[int]) -> int:
+        return self._terms.progress(self._walk(written))
 
-    def wants(self, said: Sequence[int]) -> Sequence[int]:
-        if len(said) < len(self._prefix):
+    def wants(self, written: Sequence[int]) -> Sequence[int]:
+        if len(written) < len(self._prefix):
             return ()
-        return tuple(dict.fromkeys(option.way[0] for option in self._terms.options(self._walk(said))))
+        return tuple(dict.fromkeys(option.way[0] for option in self._terms.options(self._walk(written))))
 
     def _force(self, log_p: Tensor, state: _State, budget: int, must: bool) -> None:
         """Allow only words that continue a missing term, unless all of these are forbidden and the term can wait."""
@@ -158,7 +158,7 @@ class _Terms:
         return met == self._everything
 
     def most(self, state: _State) -> int:
-        """Tokens that suffice after any continuation: every term not yet certain, written in its safe way."""
+        """A number of tokens that always suffices: every term that is not certain to occur, written in its safe way."""
         return self._sum(self._everything - state.met)
 
     def need(self, state: _State) -> int:
@@ -193,12 +193,12 @@ class _Terms:
         return [word for word in nearer if needs[word] < budget]
 
     def progress(self, state: _State) -> int:
-        """The cost of the terms that occur, plus the tokens written of the unfinished term that is furthest."""
+        """The cost of the terms that occur, plus the largest number of tokens written of an unfinished term."""
         begun = (self._costs[option.term] - len(option.way) for option in self.options(state))
         return self._sum(self.met(state)) + max([0, *begun])
 
     def _greedy(self, state: _State) -> int:
-        """Tokens needed if the option that saves most is taken each time; spoiling a term costs that term.
+        """Tokens needed if the option that saves most is taken each time. Spoiling a term costs that term's tokens.
 
         A term's safe way saves nothing and spoils nothing, and the best option is at least as good. So the result is
         at most the sum of the costs of the missing terms.

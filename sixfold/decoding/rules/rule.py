@@ -27,7 +27,7 @@ _LEAST_COVERAGE = 1e-6  # its logarithm must be finite, so that outputs can stil
 
 
 class Rule:
-    """A rule that changes nothing. Its methods take the tokens written so far (`said`), without BOS."""
+    """A rule that changes nothing. Its methods take the tokens written so far (`written`), without BOS."""
 
     needs_attention = False  # whether `final` needs the coverage, computed from cross-attention
     demands = False  # whether it `wants` words, for which a beam reserves hypotheses
@@ -43,22 +43,22 @@ class Rule:
     def check(self, limit: int) -> None:
         """Raise ValueError if it can't be satisfied with at most `limit` tokens."""
 
-    def breaks(self, said: Sequence[int], *, over: bool) -> bool:
+    def breaks(self, written: Sequence[int], *, over: bool) -> bool:
         """Whether these tokens violate the rule: as a complete text (`over`), or else however the text continues."""
         return False
 
-    def apply(self, log_p: Tensor, said: Sequence[int], budget: int) -> None:
+    def apply(self, log_p: Tensor, written: Sequence[int], budget: int) -> None:
         """Change log_p (V,) of the next word, in place, if `budget` more tokens may be written before EOS."""
 
-    def progress(self, said: Sequence[int]) -> int:
+    def progress(self, written: Sequence[int]) -> int:
         """How many of the tokens that it demands have been written."""
         return 0
 
-    def wants(self, said: Sequence[int]) -> Sequence[int]:
+    def wants(self, written: Sequence[int]) -> Sequence[int]:
         """The next tokens that would be progress."""
         return ()
 
-    def final(self, said: Sequence[int], coverage: Tensor | None) -> float:
+    def final(self, written: Sequence[int], coverage: Tensor | None) -> float:
         """A number ≤ 0 that is added to the score when complete outputs are ranked.
 
         coverage (n,) is the attention that each source token received, summed over the steps.
@@ -81,8 +81,8 @@ class MinimumLength(Rule):
         if self.tokens > limit:
             raise ValueError(f"the output must have at least {self.tokens} tokens, but at most {limit} may be written")
 
-    def apply(self, log_p: Tensor, said: Sequence[int], budget: int) -> None:
-        if len(said) < self.tokens:
+    def apply(self, log_p: Tensor, written: Sequence[int], budget: int) -> None:
+        if len(written) < self.tokens:
             log_p[EOS] = -torch.inf
 
 
@@ -97,14 +97,14 @@ class NoRepeatedNgram(Rule):
     def describe(self) -> str:
         return "no token twice" if self.n == 1 else f"no {self.n} tokens in a row twice"
 
-    def breaks(self, said: Sequence[int], *, over: bool) -> bool:
-        rows = [tuple(said[i : i + self.n]) for i in range(len(said) - self.n + 1)]
+    def breaks(self, written: Sequence[int], *, over: bool) -> bool:
+        rows = [tuple(written[i : i + self.n]) for i in range(len(written) - self.n + 1)]
         return len(set(rows)) < len(rows)
 
-    def apply(self, log_p: Tensor, said: Sequence[int], budget: int) -> None:
+    def apply(self, log_p: Tensor, written: Sequence[int], budget: int) -> None:
         before = self.n - 1
-        last = said[len(said) - before :] if before <= len(said) else None
-        repeating = [said[i + before] for i in range(len(said) - before) if said[i : i + before] == last]
+        last = written[len(written) - before :] if before <= len(written) else None
+        repeating = [written[i + before] for i in range(len(written) - before) if written[i : i + before] == last]
         if repeating:
             log_p[repeating] = -torch.inf
 
@@ -123,9 +123,9 @@ class RepetitionPenalty(Rule):
     def describe(self) -> str:
         return f"log p of repeated tokens times {self.theta:g}"
 
-    def apply(self, log_p: Tensor, said: Sequence[int], budget: int) -> None:
-        if said:
-            log_p[[*set(said)]] *= self.theta
+    def apply(self, log_p: Tensor, written: Sequence[int], budget: int) -> None:
+        if written:
+            log_p[[*set(written)]] *= self.theta
 
 
 class ForcedPrefix(Rule):
@@ -141,9 +141,9 @@ class ForcedPrefix(Rule):
         if len(self.tokens) > limit:
             raise ValueError(f"the prefix has {len(self.tokens)} tokens, but at most {limit} may be written")
 
-    def apply(self, log_p: Tensor, said: Sequence[int], budget: int) -> None:
-        if len(said) < len(self.tokens):
-            token = self.tokens[len(said)]
+    def apply(self, log_p: Tensor, written: Sequence[int], budget: int) -> None:
+        if len(written) < len(self.tokens):
+            token = self.tokens[len(written)]
             only = log_p[token].clone()
             log_p.fill_(-torch.inf)
             log_p[token] = only
@@ -162,7 +162,7 @@ class CoveragePenalty(Rule):
     def describe(self) -> str:
         return f"coverage penalty {self.beta:g}"
 
-    def final(self, said: Sequence[int], coverage: Tensor | None) -> float:
+    def final(self, written: Sequence[int], coverage: Tensor | None) -> float:
         if coverage is None:
             raise ValueError("a coverage penalty needs attention weights, but this model has none")
         return self.beta * float(coverage.double().clamp(_LEAST_COVERAGE, 1).log().sum())

@@ -228,7 +228,7 @@ def _traced(
     kept: Sequence[Candidate],
     ended: Sequence[Candidate],
 ) -> Iterator[TracedCandidate]:
-    """For a trace: the candidates of a group and what becomes of each."""
+    """For a trace: the candidates of a group, each with its fate: kept, ended, stopped or cut."""
     index_of = {candidate[2:4]: index for index, candidate in zip(group.indices, kept, strict=False)}
     ends = {candidate[2:4] for candidate in ended}
     for _, rank, parent, word, log_p in candidates:
@@ -261,8 +261,8 @@ def _best_first(candidate: Candidate) -> float:
 def _fairly(banks: Sequence[Sequence[Candidate]], indices: int) -> Iterable[Candidate]:
     """The banks in turn; if there are more banks than hypotheses, first the best candidate of all.
 
-    Otherwise hypotheses with most progress would crowd out the model's own, which reaches the demanded words where they
-    fit.
+    Otherwise, hypotheses with many demanded words would take all places. The model's best hypothesis, which may write
+    these words later, where they fit, would be lost.
     """
     if len(banks) <= indices:
         return _in_turn(banks)
@@ -285,7 +285,7 @@ def _banks(sentence: _Beams, candidates: Iterable[Candidate]) -> Sequence[Iterab
     banks: dict[int, list[Candidate]] = {}
     for candidate in candidates:
         _, _, index, word, _ = candidate
-        said = sentence.open[index].tokens
-        said = said if word == EOS else (*said, word)
-        banks.setdefault(sum(rule.progress(said) for rule in sentence.rules), []).append(candidate)
+        written = sentence.open[index].tokens
+        written = written if word == EOS else (*written, word)
+        banks.setdefault(sum(rule.progress(written) for rule in sentence.rules), []).append(candidate)
     return [banks[progress] for progress in sorted(banks, reverse=True)]

@@ -35,7 +35,10 @@ class _Drawn(Sentence):
     generators: Sequence[np.random.Generator] = ()
 
     def clocks(self, words: int) -> list[np.ndarray]:
-        """For each hypothesis the arrival time of each word at rate 1, in float64: in float32 one in 2²³ would be 0."""
+        """For each hypothesis the arrival time of each word at rate 1.
+
+        In float32, one time in 2²³ would be 0, and that word would be drawn however unlikely it is.
+        """
         return [generator.standard_exponential(words) for generator in self.generators]
 
 

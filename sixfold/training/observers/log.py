@@ -8,8 +8,8 @@ import numbers
 import os
 from typing import Any
 
-from sixfold.disk.atomic import naming, sync
-from sixfold.disk.reading import ordinary
+from sixfold.disk.atomic import path_in_errors, sync
+from sixfold.disk.reading import regular_file
 from sixfold.runs.run import Run
 from sixfold.training.observers.observer import Observer, Record
 
@@ -23,7 +23,7 @@ class Log(Observer):
     def record(self, record: Record) -> None:
         """Append a record; it survives the end of the process."""
         line = json.dumps(record, allow_nan=False).encode() + b"\n"
-        with naming(self._path), open(self._path, "ab", buffering=0, opener=ordinary) as file:
+        with path_in_errors(self._path), open(self._path, "ab", buffering=0, opener=regular_file) as file:
             # In one write: a kill leaves complete lines, and at most one cut short at the end.
             while line:  # a nearly full disk writes a part, and the next write raises the error
                 line = line[file.write(line) :]

@@ -33,9 +33,10 @@ class Validated(NamedTuple):
 
 
 class Observer:
-    """Is called during a run, in the first process only. Methods do nothing unless overridden.
+    """The methods are called during a run, in the first process only, and do nothing unless overridden.
 
-    An observer must not change the model, the data or torch's random generators: a run with it is the same run.
+    An observer must not change the model, the data or torch's random generators: with an observer, a run must give
+    the same result.
     """
 
     def begin(self, step: int, steps: int) -> None:

@@ -15,7 +15,7 @@ _KINDS = ("train", "valid")
 
 
 class Board(Observer):
-    """Hands the numbers of records to TensorBoard; does nothing if that is not installed."""
+    """Writes the numbers in records to TensorBoard; does nothing if it is not installed."""
 
     def __init__(self, run: Run):
         self._folder = run.directory / "tensorboard"
@@ -40,7 +40,7 @@ class Board(Observer):
 
 
 def _writer(folder: Path, step: int) -> SummaryWriter | None:
-    """A writer from this step on: later steps of an interrupted run are purged."""
+    """A writer that begins at this step. TensorBoard drops what an interrupted run wrote from there on."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

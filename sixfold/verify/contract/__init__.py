@@ -1,4 +1,4 @@
 """The contract of every model, whatever its modifications: equalities of two routes, checked on small models.
 
-`check_part` checks it for a modification of the user's own, the tests of this package for every modification of ours.
+`check_part` checks it for a user's modification; the tests of this package, for every modification of sixfold.
 """

@@ -1,4 +1,4 @@
-"""How a model comes to be: on the meta device, from declared weights, from a file, with each position, for decoding."""
+"""Checks of building a model: on the meta device, with declared weights, from a file, with positions, for decoding."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FLOAT32 = 2e-5  # how far log-probabilities of small models in float32 may be a
 
 @check("take sizes from spec.sizes and shapes from tensors; values (.item(), if tensor.any()) do not exist on meta")
 def meta(subject: Subject) -> None:
-    """It is built, and counted by a pass, on the meta device, where tensors have shapes but no values."""
+    """It can be built and run on the meta device, where tensors have shapes but no values."""
     model = build(subject.sizes, subject.modifications, subject.kind, device="meta")
     count(model, source_length=5, target_length=4)
 
@@ -116,7 +116,7 @@ def positions(subject: Subject, position: str) -> str | None:
 
 @contextmanager
 def _idle(positions: list[Position], place: str) -> Iterator[None]:
-    """Let positions not act at one place."""
+    """Switch positions off at one place."""
     for each in positions:
         setattr(each, place, getattr(NO_POSITION, place))
     try:
@@ -130,12 +130,13 @@ def _idle(positions: list[Position], place: str) -> Iterator[None]:
 
 
 @check(
-    "a form says exactly what forward computes; without one (form=…, or a method form) forward itself is called",
+    "a form (form=…, or a method form) must describe exactly what forward computes; a part without a form is computed "
+    "by its own forward",
     needs=("reads_source", "writes_text"),
 )
 @torch.inference_mode()
 def fast_step(subject: Subject) -> str | None:
-    """The fast step of decoding on a CPU, which reads the forms of parts, computes what forward computes."""
+    """The fast decoding step on a CPU, which uses the forms of parts, gives the same result as forward."""
     model: Any = subject.moved(dtype=torch.float32)
     if unknown := unknown_part(model):
         return f"it is decoded by forward, because of {unknown}"

@@ -1,4 +1,4 @@
-"""Taps and gates: to look changes nothing, and a head that is switched off is off.
+"""Checks of taps and gates: a tap changes no state, and a gate of 0 removes the effect of a head.
 
 Letters: B rows, H heads, L queries, M keys.
 """
@@ -42,7 +42,7 @@ _GATE = (
 
 
 def watched(model: Any, ids: Tensor, source: Tensor) -> tuple[Tensor, Tap]:
-    """→ the states, and the tap that saw all stacks"""
+    """→ the states, and the tap with the tensors of all stacks"""
     tap = Tap()
     if not model.reads_source:
         return states_of(model, ids, tap=tap), tap
@@ -67,7 +67,7 @@ def tap_changes_nothing(subject: Subject, side: str) -> str | None:
 
 
 class Seen(NamedTuple):
-    """What a tap saw of a part, and what the part may see."""
+    """The weights of a part that a tap collected, and the tokens that the part may read."""
 
     name: str
     weights: Tensor
@@ -76,7 +76,7 @@ class Seen(NamedTuple):
 
 
 def seen_weights(model: Any, side: str) -> Iterator[Seen]:
-    """What a tap sees of each part, in rows that are padded at one side."""
+    """The weights of each part, collected by a tap in rows that are padded at one side."""
     generator = seeded(14)
     ids, source = pad(random_rows((5, 2), generator), side), pad(random_rows((3, 6), generator), side)
     _, tap = watched(model, ids, source)
@@ -115,7 +115,7 @@ def tap_weights(subject: Subject, side: str) -> str | None:
 @check(_SHOW, needs=("writes_text",))
 @torch.no_grad()
 def tap_on_beams(subject: Subject) -> str | None:
-    """In a beam with a cache a tap sees what it sees without a cache."""
+    """In a beam, a tap collects the same tensors with a cache and without."""
     model, generator = subject.model, seeded(16)
     sources, ids = random_rows((4, 2), generator), random_ids(4, 3, generator)
     cached, whole = (Tap(fields=("weights", "heads", "q")) for _ in range(2))

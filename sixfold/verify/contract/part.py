@@ -1,4 +1,4 @@
-"""`check_part`: the contract, checked for a modification of one's own."""
+"""`check_part`: checks the contract for a user's modification."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sixfold.verify.contract.subject import SMALL, Subject, random_ids, seeded, 
 _MODULES = (building, reading, running, looking, training)
 CHECKS: tuple[Check, ...] = tuple(each for m in _MODULES for each in vars(m).values() if isinstance(each, Check))
 Result = Literal["pass", "fail", "does not apply"]
-BUILT, REFUSED = "built", "refused"  # what comes before all checks: whether there is a model
+BUILT, REFUSED = "built", "refused"  # the check before all others: can the model be built and run?
 _BUILD = "a part is built with (spec, place), and called as docs/writing-a-modification.md says for its slot"
 _OF_OTHERS = tuple(str(Path(module.__file__ or "").parent) for module in (sixfold, torch))
 
@@ -82,7 +82,7 @@ def check_part(
     quick: bool = True,
     raises: bool = True,
 ) -> Report:
-    """Check that a modification keeps the contract of every model: for a test of your own parts.
+    """Check that a modification keeps the contract of every model. Call it in a test of your own parts.
 
     >>> def test_my_attention():
     ...     sixfold.check_part("my_attention")
@@ -129,7 +129,7 @@ def _need_known(what: str, names: Sequence[str], known: Collection[str]) -> None
 
 
 def _entries(modification: Any) -> tuple[Any, ...]:
-    """One or several modifications; a function stands for its name."""
+    """One or several modifications; a function is replaced by its name."""
     several = modification if isinstance(modification, list | tuple) else [modification]
     return tuple(choose(_named(each)) for each in several)
 
@@ -144,7 +144,7 @@ def _named(modification: Any) -> Any:
 
 
 def _in_models(subject: Subject, checks: Sequence[Check]) -> Iterator[Finding]:
-    """The findings of these checks in models of one kind; only one if there is no model that runs."""
+    """The findings of these checks in models of one kind; a single one if the model can't be built or run."""
     try:
         assemble(subject.sizes, subject.modifications, subject.type)
     except ValueError as refusal:

@@ -1,4 +1,4 @@
-"""What a state may depend on: not on later tokens, not on padding, not on other rows of the batch."""
+"""Checks that a state depends neither on later tokens, nor on padding, nor on other rows of the batch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def causality(subject: Subject) -> None:
     hook = model.roles["target"].register_forward_hook(lambda table, ids, x: embedded.append(x))
     states = model.decode(random_ids(2, 6, generator), *memory)
     hook.remove()
-    direction = torch.randn(states.shape[-1], dtype=states.dtype, generator=generator)  # a plain sum is 0 after a norm
+    # Random weights: after a layer norm, a plain sum of a state would always be 0.
+    direction = torch.randn(states.shape[-1], dtype=states.dtype, generator=generator)
     for t in range(6):
         (gradient,) = torch.autograd.grad((states[:, t] @ direction).sum(), embedded, retain_graph=True)
         later = gradient[:, t + 1 :].ne(0).any(-1).any(0).nonzero()

@@ -1,4 +1,4 @@
-"""What a cache may change: nothing. Rows that are written together have the states that each has alone.
+"""Checks that a cache changes no state, and that rows in one batch have the same states as alone.
 
 Letters: S sentences, w hypotheses of each, L tokens, D model width.
 """
@@ -53,7 +53,7 @@ class Running:
         self.rows: list[tuple[list[Tensor], list[Tensor]]] = [([], []) for _ in lengths]  # ids (L,), states (L, D)
 
     def select(self, rows: list[Any]) -> None:
-        """Go on with these rows, in lines of hypotheses or one by one."""
+        """Continue with these rows: a line per sentence with its hypotheses, or one row each."""
         chosen = torch.tensor(rows)
         lines = chosen if chosen.dim() == 2 else chosen[:, None]
         self.sources = [self.sources[int(line[0]) // self.cache.width] for line in lines]
@@ -159,7 +159,7 @@ def without_the_longest(rows: Running, left: Sequence[int]) -> None:
 
 @running(_STATE)
 def forks(rows: Running) -> None:
-    """A step leaves the cache as it was from which its rows were selected."""
+    """A step on selected rows does not change the cache from which they were selected."""
     rows.write(1, 2, 3)
     before = rows.cache, rows.rows
     rows.select([0, 1, 2])

@@ -1,4 +1,4 @@
-"""The small models that the contract is checked on, and words for them to read.
+"""The small models on which the contract is checked, and random words as their input.
 
 Letters: B rows, L tokens, D model width, S source rows, n source length.
 """
@@ -22,7 +22,7 @@ from sixfold.models.build import MODELS, build
 
 VOCAB = 50
 SMALL = Sizes(d_model=16, d_ff=32, heads=2, encoder_layers=2, decoder_layers=2, vocab=VOCAB, dropout=0.0)
-_CONTROL = 3  # PAD, BOS, EOS: ids below it are no words
+_CONTROL = 3  # ids below it are PAD, BOS and EOS, which are not words
 
 
 class Subject:
@@ -36,7 +36,7 @@ class Subject:
 
     @cached_property
     def model(self) -> Any:
-        """One for all checks that only read it."""
+        """One model for all checks that do not change it."""
         return self.moved()
 
     @cached_property
@@ -50,7 +50,7 @@ class Subject:
         return build(self.sized(**sizes), wishes, self.kind, device="cpu", seed=0).to(dtype).eval()
 
     def moved(self, *beside: Any, dtype: torch.dtype = torch.float64, **sizes: Any) -> Any:
-        """The same, moved off its starting point, where a gain of zero may hide what lies behind it."""
+        """The same model with slightly changed parameters: an initial gain of 0 would hide the effect of a part."""
         return moved(self.fresh(*beside, dtype=dtype, **sizes))
 
     def sized(self, **changes: Any) -> Sizes:

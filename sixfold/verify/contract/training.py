@@ -1,4 +1,4 @@
-"""What holds in training: where dropout acts, that every parameter learns, and that rows are trained as if alone."""
+"""Checks of training: dropout acts where it should, every parameter learns, and the gradient is a sum over rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EXACTLY = 1e-12
 
 @dataclass
 class _Output:
-    """What a module gave, and torch's random state then."""
+    """The output of a module, and torch's random state at that time."""
 
     name: str
     y: Tensor
@@ -38,7 +38,7 @@ class _Output:
 def _outputs(modules: dict[str, nn.Module]) -> Iterator[list[_Output]]:
     """A list of the outputs (B, L, D) of these modules, in the order in which they are computed.
 
-    A module that gives something else is no sub-layer: a recurrent layer calls its attention for one token at a time.
+    Outputs of another shape are left out: a recurrent layer calls its attention for one token at a time.
     """
     found: list[_Output] = []
 
@@ -85,8 +85,9 @@ def _sublayers(model: nn.Module) -> dict[str, nn.Module]:
 def dropout(subject: Subject) -> None:
     """In training, dropout acts on the embeddings and on the output of each sub-layer, as in the plain model.
 
-    A number that dropout sets to zero has no gradient. Where something stands between the output and its dropout, the
-    random numbers that dropout draws before the next sub-layer begins show it.
+    A number that dropout sets to zero has no gradient. If another
+    operation lies between the output and its dropout, torch's random state shows that dropout was applied: it has
+    changed before the next sub-layer begins.
     """
     model = subject.dropping
     tables = {f"the table {role!r}": table for role, table in model.roles.items() if role != "output"}
@@ -120,7 +121,8 @@ def no_chance_in_evaluation(subject: Subject) -> None:
 def every_parameter_learns(subject: Subject) -> None:
     """Gradients reach every parameter.
 
-    Experts that got no token, and memory slots that nobody chose, excepted: then at least one like them did.
+    A parameter that holds all experts of a part needs a gradient for at least one of them, since some may get no
+    token; the same holds for the slots of a memory.
     """
     model: Any = subject.moved().train()
     generator = seeded(10)
@@ -173,7 +175,7 @@ def loss_by_rows(subject: Subject, smoothing: float) -> None:
     sums = [torch.stack(each).sum(0) for each in zip(*apart, strict=True)]
     _need_same(together, sums, model, "of a batch is not the sum over its rows")
     counted = len(rows) if model.sizes.classes else sum(len(row) - model.writes_text for row in rows)
-    assert model(batch_of(model, rows, sources)).tokens == counted, "what counts is a real token, or a text"
+    assert model(batch_of(model, rows, sources)).tokens == counted, "the loss counts real tokens, or texts"
 
 
 # Learning --------------------------------------------------------------------------------------------------
