@@ -19,25 +19,25 @@ from sixfold.core.threads import limit_spinning
 from sixfold.spec.moved import where_now
 from sixfold.terminal import printable
 
-VERBS = (  # in the order of `--help`; each is a module of this package
-    "plan",
-    "train",
-    "info",
-    "plot",
-    "translate",
-    "generate",
-    "classify",
-    "align",
-    "score",
-    "verify",
-    "export",
-    "bench",
-    "list",
-    "show",
-    "count",
-    "prepare",
-    "check",
-)
+VERBS = {  # in the order of `--help`: each is a module of this package, with the first line of its help
+    "plan": "Show how `train` would train a model, and why.",
+    "train": "Train a model.",
+    "info": "Describe a run: sizes, data, progress, best score.",
+    "plot": "Draw loss and metric of one or several runs as curves.",
+    "translate": "Translate lines of text.",
+    "generate": "Continue a text with a language model.",
+    "classify": "Predict the label of each line of text.",
+    "align": "Draw where a model looks in the source while it translates.",
+    "score": "Score texts, or a run.",
+    "verify": "Check that sixfold's promises hold for a run.",
+    "export": "Write a run in a format of another program.",
+    "bench": "Measure speed and memory, beside other libraries.",
+    "list": "List modifications and baselines, or show one.",
+    "show": "Print a recipe, to read or to copy.",
+    "count": "Count a model's parameters and multiply-accumulates.",
+    "prepare": "Make a corpus from freely available text.",
+    "check": "Look for what is wrong with a text, before training on it.",
+}
 # Verbs that use a trained model. Importing torch makes very many calls, and CPython 3.11 maps and unmaps a page of its
 # stack for each call that crosses the end of the page: imported deep inside a verb, torch took 0.1 s longer.
 _ASKING = ("translate", "generate", "classify", "align", "score")
@@ -48,7 +48,8 @@ class Verbs(TyperGroup):
     """A group whose error for an unknown verb names those that exist."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(super().list_commands(ctx), key=lambda verb: VERBS.index(verb) if verb in VERBS else 0)
+        order = list(VERBS)
+        return sorted(super().list_commands(ctx), key=lambda verb: order.index(verb) if verb in VERBS else 0)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         typed, verbs = args[0], self.list_commands(ctx)
@@ -57,22 +58,53 @@ class Verbs(TyperGroup):
         raise ValueError(unknown("verb", typed, verbs, cutoff=_NEAR))
 
 
-app = typer.Typer(
-    cls=Verbs,
-    help="Train, understand, compare and ship Transformers.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
 _LONGEST = 2000  # characters of an error message
 _MEMORY = re.compile(r"allocate memory|out of memory|calculation overflowed|Invalid buffer size", re.IGNORECASE)
 
 
-def load_verbs(typed: str | None = None) -> None:
-    """Register the verb that was typed, or all verbs if it is missing or unknown."""
-    for verb in (typed,) if typed in VERBS else VERBS:
+def _new_app() -> typer.Typer:
+    """The command without verbs."""
+    made = typer.Typer(
+        cls=Verbs,
+        help="Train, understand, compare and ship Transformers.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    made.callback()(_options)
+    return made
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sixfold {sixfold.__version__}")
+        raise typer.Exit
+
+
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+app = _new_app()
+
+
+def load_verbs(*verbs: str) -> None:
+    """Import these verbs, or all."""
+    for verb in verbs or VERBS:
         importlib.import_module(f"sixfold.cli.{verb}")
+
+
+def _listing() -> typer.Typer:
+    """All verbs by name and first line alone: enough for `sixfold --help`, and much faster than importing them."""
+    made = _new_app()
+    for verb, summary in VERBS.items():
+        made.command(verb, help=summary)(lambda: None)
+    return made
 
 
 def main() -> None:
@@ -81,10 +113,11 @@ def main() -> None:
     limit_spinning()
     try:
         typed = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
-        load_verbs(typed)
+        if typed in VERBS:
+            load_verbs(typed)
         if typed in _ASKING and any(map(os.path.isdir, sys.argv[2:])) and "--help" not in sys.argv:
             import torch  # noqa: F401  (here, where the stack is shallow: see _ASKING)
-        _run()
+        _run(app if typed in VERBS else _listing())
     except ValueError as error:
         _complain(str(error))
         sys.exit(2)
@@ -107,9 +140,9 @@ def main() -> None:
         sys.exit(1)
 
 
-def _run() -> None:
+def _run(command: typer.Typer) -> None:
     try:
-        app()
+        command()
     except SystemExit as left:
         if not left.code:
             sys.stdout.flush()  # so that an error of writing still changes the exit code
@@ -134,18 +167,3 @@ def _complain(message: str) -> None:
     short = message if len(message) <= _LONGEST else f"{message[: _LONGEST // 2]} … {message[-_LONGEST // 2 :]}"
     with suppress(OSError):  # if standard error can't be written to either, the exit code has to do
         typer.echo(f"sixfold: {printable(short)}", err=True)
-
-
-def version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"sixfold {sixfold.__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    _version: Annotated[
-        bool, typer.Option("--version", callback=version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None:
-    pass

@@ -28,7 +28,7 @@ def check(
     data: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[DATA]...",
+            metavar="DATA",
             help="Training text: a prefix, a table, a text; two texts are source and target. Or a recipe.",
         ),
     ] = None,

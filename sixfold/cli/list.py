@@ -32,7 +32,7 @@ def list_modifications(
     imports: Import = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the modifications and the baselines, or show the page of one."""
+    """List modifications and baselines, or show one."""
     import_parts(imports)
     if tasks or recipes:
         others = {"NAME": name, "--recipes": tasks and recipes, "--check": check}

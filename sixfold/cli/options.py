@@ -45,6 +45,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 
 
 _NO_BRACES = str.maketrans("", "", "{}")  # typer sets braces around required arguments
+_SECTION = "Configuration: "  # before the name of a section, above its options
 _FOR_MORE = {  # hints for an argument too many
     "train": "give training text as --data.train {0}",
     "generate": "give a prompt as --prompt TEXT, in quotes if it has spaces",
@@ -58,7 +59,7 @@ class Sectioned(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.allow_extra_args = True  # refused below, with a hint
-        more = super().parse_args(ctx, args)
+        more = super().parse_args(ctx, self._as_declared(ctx, args))
         if more:
             takes = " ".join(self.collect_usage_pieces(ctx)[1:]).translate(_NO_BRACES) or "no argument"
             hint = _FOR_MORE.get(ctx.info_name, "").format(shlex.quote(more[0]))
@@ -66,6 +67,18 @@ class Sectioned(TyperCommand):
                 f"`sixfold {ctx.info_name}` takes {takes}, but {more[0]!r} was given, too{hint and '; '}{hint}"
             )
         return more
+
+    def _as_declared(self, ctx: Any, args: list[str]) -> list[str]:
+        """The words with options as --help shows them: --beam-size and --decoding.beam_size are --beam_size."""
+        declared = {}
+        for parameter in self.get_params(ctx):
+            section = str(getattr(parameter, "rich_help_panel", "")).removeprefix(_SECTION)
+            for option in parameter.opts:
+                declared[option.replace("-", "_")] = declared[f"__{section}.{option.lstrip('-')}"] = option
+        only_arguments = args.index("--") if "--" in args else len(args)
+        words = [word.partition("=") for word in args[:only_arguments]]
+        found = [declared.get(name.replace("-", "_"), name) + equals + value for name, equals, value in words]
+        return [*found, *args[only_arguments:]]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -82,8 +95,8 @@ class Sectioned(TyperCommand):
 def configured(*wanted: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a verb an option for every key of these sections, or for these keys; without any, for all keys.
 
-    The verb receives the options that were set as `settings`. If all keys are of one section, they have short names as
-    well: --beam_size for --decoding.beam_size.
+    The verb receives the options that were set as `settings`. If all keys are of one section, their options are short:
+    --beam_size for --decoding.beam_size (`Sectioned` accepts both).
     """
     short = len({each.partition(".")[0] for each in wanted}) == 1
     fields = {key: field for key, field in keys() if not wanted or {key, key.partition(".")[0]} & set(wanted)}
@@ -115,11 +128,10 @@ def _option(key: str, field: FieldInfo, short: bool, planned: bool) -> inspect.P
     default = " [default: planned]" if planned and key in PLANNED else default
     section, _, name = key.partition(".")
     option = typer.Option(
-        *([f"--{name}"] if short else []),
-        f"--{key}",
+        f"--{name if short else key}",
         metavar="VALUE",
         help=f"{field.description}{default}",
-        rich_help_panel=f"Configuration: {section}",
+        rich_help_panel=f"{_SECTION}{section}",
     )
     kind = list[str] if typing.get_origin(field.annotation) is list else str
     annotation = Annotated[kind | None, option]  # type: ignore[valid-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any
 
 import typer
@@ -35,13 +36,14 @@ def plan(
     *,
     settings: dict[str, Any],
 ) -> None:
-    """Show how `train` would train: sizes, batches, rates and length, with a reason for each.
+    """Show how `train` would train a model, and why.
 
     It takes the same arguments as `train`. It reads the text, trains a tokenizer, measures the speed of this machine
     for a few seconds, and writes nothing:
 
     sixfold plan --data.train corpus/train --data.source en --data.target de --training.minutes 30
     """
+    from sixfold.config.advice import advice
     from sixfold.training.observers.display import Display
     from sixfold.training.planning import lines
     from sixfold.training.planning import plan as make
@@ -51,8 +53,11 @@ def plan(
         recipe = "pronounce"
     config = read_config(recipe, settings if task is None else {**settings, "task": task}, say=say_first)
     with Display() as display:
+        began = time.monotonic()
         planned, prepared, parameters = make(config.with_modifications(modify or []), display.progress)
         for line in prepared.report.lines():
+            display.say(line)
+        for line in advice(planned, time.monotonic() - began):
             display.say(line)
     if as_json:
         chosen = {choice.key: {"value": choice.value, "reason": choice.reason} for choice in planned.choices}

@@ -118,11 +118,12 @@ def score(
             _refuse("--likelihood", {**texts_only, "--out": out})
             _report_likelihood(scored, source_file, target_file, as_json)
         elif not scored.task.metrics:
-            _refuse("a language model unless --likelihood is given", {**named, **texts_only})
+            _refuse("a language model, which has no metric; its texts are for --likelihood", {**named, **texts_only})
             _report_facts(scored.own_loss(part), as_json)
         else:
-            _refuse("a run unless --likelihood is given; for metrics give --ref", {"--target-file": target_file})
-            metrics = _find(metric, scored.own_metrics())
+            if target_file is not None:
+                raise ValueError("--target-file is for --likelihood; for metrics give the reference texts as --ref")
+            metrics = scored.need_known(_find(metric, scored.own_metrics()))
             other = None if rival is None else _Scored(rival, device, None, settings)
             texts, others = _decoded(scored, other, scored.asked(source_file, refs, part), out)
             _report(texts, _bearable(metrics, texts, metric), others or _read_other(compare, texts), as_json)
@@ -177,6 +178,17 @@ class _Scored:
         own = self.config.training.metric
         own = self.task.metrics[0] if own in ("auto", "loss", "perplexity") else own
         return [own, *(name for name in USUAL if own in USUAL and name != own)]
+
+    def need_known(self, metrics: list[Metric]) -> list[Metric]:
+        """These metrics; ValueError if one can't measure what this run's task writes."""
+        known = [name for name in self.task.known_metrics if name not in ("loss", "perplexity")]
+        for metric in metrics:
+            if metric.name not in known:
+                raise ValueError(
+                    f"{self.run} was trained for {self.task.name}, which {metric.name} does not measure; there are "
+                    f"{', '.join(known)}"
+                )
+        return metrics
 
     def own_loss(self, part: Any) -> dict[str, Any]:
         from sixfold.runs.run import Run

@@ -37,13 +37,13 @@ def folding_hypotheses(kernel: Callable[..., Any]) -> Callable[..., Any]:
 def attend(q: Tensor, k: Tensor, v: Tensor, sight: Sight, bias: Tensor | None = None) -> Tensor:
     """softmax(Q Kᵀ / √K + bias) V, by a fused kernel: the weights are never held. → (B, H, L, K)"""
     if bias is None:
-        kernel = _attend_few if _are_few(q) else F.scaled_dot_product_attention
+        kernel = _attend_few if _has_few_queries(q) else F.scaled_dot_product_attention
         return kernel(q, k, v, attn_mask=sight.mask, is_causal=sight.causal)
     mask = sight.written_out(q)
     return F.scaled_dot_product_attention(q, k, v, bias if mask is None else bias.masked_fill(~mask, -torch.inf))
 
 
-def _are_few(q: Tensor) -> bool:
+def _has_few_queries(q: Tensor) -> bool:
     """Whether plain products are faster for these queries (…, L, K), as in decoding. (Not tried with gradients.)"""
     if torch.compiler.is_exporting():  # an exported program must serve any number of queries
         return False

@@ -25,7 +25,7 @@ class Call:
     positions: Tensor  # (B or 1, L): the position of each query
     key_positions: Tensor  # (B or 1, M): the position of each key, including the keys in the cache
     lazy_sight: LazySight  # makes `sight`, which parts should read, when it is first needed
-    causal: bool  # whether later tokens are hidden; for parts other than attention, which has `sight`
+    causal: bool  # whether later tokens are hidden; attention reads this from `sight`, other parts from here
     real: Tensor | None = None  # (B, L): True for tokens, False for padding; None if there is no padding
     position: Any = None  # the result of `prepare` of the stack's position part, the same for all layers
     positioner: Position | None = None  # the stack's position part, for a stack that changes the length of x

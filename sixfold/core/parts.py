@@ -78,8 +78,8 @@ def form_of(part: nn.Module) -> Form | None:
     return part.form() if isinstance(part, ModelPart) else torch_form(part)
 
 
-def unheard(part: nn.Module) -> str | None:
-    """A declaration on a plain nn.Module, where it was heard before there was `ModelPart`; None if there is none."""
+def ignored_declaration(part: nn.Module) -> str | None:
+    """The name of a property that a plain nn.Module declares. It would be ignored: only a `ModelPart` can declare."""
     if isinstance(part, ModelPart):
         return None
     set_by_part = {*vars(part), *(name for kind in type(part).__mro__ for name in vars(kind))}

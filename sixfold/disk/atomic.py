@@ -126,7 +126,7 @@ def _locked_staging(directory: Path) -> Iterator[Path]:
     staging = Path(tempfile.mkdtemp(dir=directory.parent, prefix=f"{STAGED}{directory.name}."))
     handle = os.open(staging, os.O_RDONLY)
     try:
-        with suppress(OSError):  # a file system without such locks; there `_abandoned` fails to lock, too, and is False
+        with suppress(OSError):  # some file systems have no such locks; `_abandoned` is always False there
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield staging
     except BaseException:

@@ -64,7 +64,7 @@ class TextCheck:
     bytes: int  # of the training text
 
 
-def check_text(data: Data, form: TextForm, progress: ProgressCallback, *, examples: bool = True) -> TextCheck:
+def check_text(data: Data, form: TextForm, progress: ProgressCallback) -> TextCheck:
     """Check every split that a configuration names."""
     sources = {part: found for part in PARTS if (found := form.sources(data, part))}
     if not sources:
@@ -85,9 +85,8 @@ def check_text(data: Data, form: TextForm, progress: ProgressCallback, *, exampl
     warned = [each for each in remarks(data, paths, pairs=form.has_pairs) if each.startswith("warning")]
     tokens = sides.measure(data, first.bytes)
     check = TextCheck(form, sources, parts, files, warned, tokens, sides.units(), first.bytes)
-    if examples:
-        for part in parts:
-            _find_examples(check, part, progress)
+    for part in parts:
+        _find_examples(check, part, progress)
     return check
 
 

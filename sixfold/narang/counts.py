@@ -54,7 +54,7 @@ def slots(model: Model) -> int:
 
 
 def tails(model: Model) -> int:
-    """The study computed the tails of an adaptive softmax for a quarter of the tokens, not for all."""
+    """The study computed the tails of an adaptive softmax for a quarter of the tokens; here, for all."""
     left_out = TARGET_LENGTH - -(-TARGET_LENGTH // 4)
     table = model.roles["output"]
     if not isinstance(model.head, AdaptiveHead) or not isinstance(table, Clusters):
@@ -76,7 +76,7 @@ def branches(model: Model) -> int:
 
 
 def columns(model: Model) -> int:
-    """The study's dense Synthesizer computed scores for all key positions of its table, not only those of the text."""
+    """The study's dense Synthesizer computed scores for all key positions of its table; here, for those in the text."""
     heads = model.sizes.heads
     return sum(
         length * heads * (part.outer.shape[1] - length) * part.outer.shape[2]

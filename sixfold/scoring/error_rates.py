@@ -63,7 +63,7 @@ def edit_distance(left: Items, right: Items) -> int:
 
 
 def common_length(left: Items, right: Items) -> int:
-    """The length of the longest common subsequence: items in the same order, with others in between.
+    """The length of the longest common subsequence: items that occur in both in the same order.
 
         c(i, j) = c(i−1, j−1) + 1 if left_i = right_j,  else max(c(i−1, j), c(i, j−1))
 
@@ -86,12 +86,12 @@ def _bit_masks(items: Items) -> dict[Hashable, int]:
 
 
 def word_error_rate(hypotheses: Hypotheses, references: References) -> dict[str, float]:
-    """Edits of words (separated by spaces), over the words of the references."""
+    """100 · edits of words / words of the references. Words are separated by spaces."""
     return {"word_error_rate": per_cent(word_errors(hypotheses, references))}
 
 
 def symbol_error_rate(hypotheses: Hypotheses, references: References) -> dict[str, float]:
-    """Edits of characters, including spaces, over the characters of the references."""
+    """100 · edits of characters / characters of the references. Spaces are characters, too."""
     return {"symbol_error_rate": per_cent(symbol_errors(hypotheses, references))}
 
 

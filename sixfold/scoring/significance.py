@@ -47,7 +47,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two systems by one metric."""
+    """The comparison of two systems by one metric."""
 
     metric: str
     higher_is_better: bool

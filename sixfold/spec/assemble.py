@@ -13,7 +13,7 @@ from torch import nn
 
 from sixfold.core.init import SkipInitOnMeta
 from sixfold.core.machine_memory import bytes_of
-from sixfold.core.parts import declared, unheard
+from sixfold.core.parts import declared, ignored_declaration
 from sixfold.core.place import Sizes
 from sixfold.core.quote import quoted
 from sixfold.spec.registry import Chosen, changed_slots, choose, find
@@ -76,11 +76,11 @@ def outline(sizes: Sizes, modifications: Iterable[Any], model: type[nn.Module]) 
     recording = _Recording(spec)
     with torch.device("meta"), SkipInitOnMeta():
         built = model(recording)
-    _all_read(spec, owner, recording.reads, model)
-    _all_heard(built)
-    _all_told(built)
-    _positions_act(built, owner)
-    _lengths_fit(built, owner)
+    _check_slots_read(spec, owner, recording.reads, model)
+    _check_declared_by_model_parts(built)
+    _check_declarations(built)
+    _check_positions(built, owner)
+    _check_lengths(built, owner)
     return Assembly(model, sizes, chosen, spec, bytes_of(built)), built
 
 
@@ -140,7 +140,8 @@ class _Recording(Spec):
         return object.__getattribute__(self, name)
 
 
-def _all_read(spec: Spec, owner: dict[str, str], reads: set[str], model: type[nn.Module]) -> None:
+def _check_slots_read(spec: Spec, owner: dict[str, str], reads: set[str], model: type[nn.Module]) -> None:
+    """Raise a ValueError if a modification fills a slot that the model never reads."""
     used = {owner[slot] for slot in owner.keys() & reads}
     for slot in sorted(owner.keys() - reads):
         if slot in _OF_TWO_STACKS and "decoder_stack" not in reads and owner[slot] in used:
@@ -155,17 +156,17 @@ def _all_read(spec: Spec, owner: dict[str, str], reads: set[str], model: type[nn
         raise ValueError(f"{owner[slot]!r} fills the slot {slot!r}, which nothing reads: {why}")
 
 
-def _all_heard(model: nn.Module) -> None:
+def _check_declared_by_model_parts(model: nn.Module) -> None:
     """Raise a ValueError if a part declares a property without being a ModelPart: its declaration would be ignored."""
     for part in model.modules():
-        if name := unheard(part):
+        if name := ignored_declaration(part):
             raise ValueError(
                 f"{type(part).__name__} declares {name!r}, which only a sixfold.ModelPart can: derive it from that, "
                 f"not from nn.Module"
             )
 
 
-def _all_told(model: nn.Module) -> None:
+def _check_declarations(model: nn.Module) -> None:
     """Raise a ValueError if a part declares a property without the attribute by which it is found."""
     for module in model.modules():
         part, name = declared(module), type(module).__name__
@@ -179,7 +180,7 @@ def _all_told(model: nn.Module) -> None:
             )
 
 
-def _lengths_fit(model: nn.Module, owner: dict[str, str]) -> None:
+def _check_lengths(model: nn.Module, owner: dict[str, str]) -> None:
     """Raise a ValueError if a stack shortens the states while another part needs one length in all layers."""
     parts = [declared(m) for m in model.modules()]
     if any(part.needs_one_length for part in parts) and not all(part.keeps_length for part in parts):
@@ -189,7 +190,7 @@ def _lengths_fit(model: nn.Module, owner: dict[str, str]) -> None:
         )
 
 
-def _positions_act(model: nn.Module, owner: dict[str, str]) -> None:
+def _check_positions(model: nn.Module, owner: dict[str, str]) -> None:
     """Raise a ValueError if a position implements a method (rotate, bias, values) that no attention calls."""
     called = {method for m in model.modules() for method in declared(m).position_places}
     for position in {type(m) for m in model.modules() if isinstance(m, Position)}:
@@ -199,11 +200,11 @@ def _positions_act(model: nn.Module, owner: dict[str, str]) -> None:
                 raise ValueError(
                     f"{owner.get('position', position.__name__)!r} acts by {method!r}, but the attention of "
                     f"{attention!r} never calls that; choose another position or attention"
-                    + _unless_it_does(attention, method, owner)
+                    + _advice_to_declare(attention, method, owner)
                 )
 
 
-def _unless_it_does(attention: str, method: str, owner: dict[str, str]) -> str:
+def _advice_to_declare(attention: str, method: str, owner: dict[str, str]) -> str:
     """Advice for an attention of the user's own, which may only lack the declaration."""
     if attention not in owner.values() or find(attention).own:
         return ""

@@ -12,7 +12,7 @@ import numpy as np
 from sixfold.text.arrays import Array
 
 _FACTOR, _SLACK = 3, 10
-OUTLIER_RULE = f"one side more than {_FACTOR} times as long as expected from the other, plus {_SLACK} tokens"
+OUTLIER_RULE = f"one side over {_FACTOR} × the expected + {_SLACK} tokens"
 
 
 def outliers(source: Array, target: Array, slack: int = _SLACK) -> Array:
@@ -73,52 +73,69 @@ class Report:
 
 
 def _describe(part: PartReport, limit: int) -> list[str]:
+    """The counts of a split in lines of less than 100 columns. What did not occur is not mentioned."""
     if part.classes is not None:
         return _describe_labelled(part, limit)
     return _describe_pairs(part, limit) if part.documents is None else _describe_text(part, limit)
 
 
 def _describe_labelled(part: PartReport, limit: int) -> list[str]:
-    first = f"{_count(part.lines, 'text')} with {_count(part.classes or 0, 'label')}; dropped: {part.empty:,} empty"
-    second = f"kept, but worth a look: {_count(part.duplicates, 'duplicate')}"
+    first = f"{_count(part.lines, 'text')} with {_count(part.classes or 0, 'label')}"
     if part.rows is not None:
-        first += f"; remaining: {part.rows:,} with {part.target_tokens or 0:,} tokens"
-    if part.cut is not None:
-        first += f", {part.cut:,} of them cut to {limit:,} tokens"
-    if part.two_labels is not None:
-        second += f", {part.two_labels:,} with more than one label"
-    if part.in_training is not None:
-        second += f", {part.in_training:,} that also occur in training"
-    return [first, second]
+        first += f"{_kept(part)}: {part.target_tokens or 0:,} tokens"
+    return [
+        first,
+        *_mention("dropped", (part.empty, "empty")),
+        *_mention(
+            "kept, but worth a look",
+            (part.cut, f"cut to {limit:,} tokens"),
+            (part.duplicates, "duplicate{s}"),
+            (part.two_labels, "with more than one label"),
+            (part.in_training, "also in training"),
+        ),
+    ]
 
 
 def _describe_pairs(part: PartReport, limit: int) -> list[str]:
-    first = f"{_count(part.lines, 'pair')}; dropped: {part.empty:,} with an empty side"
-    second = f"kept, but worth a look: {_count(part.duplicates, 'duplicate')}"
-    if part.over_long is not None:
-        first += f", {part.over_long:,} of more than {limit:,} tokens"
+    first = _count(part.lines, "pair")
     if part.rows is not None:
-        first += (
-            f"; remaining: {part.rows:,} with {part.source_tokens:,} source and {part.target_tokens:,} target tokens"
-        )
-    if part.in_training is not None:
-        second += f", {_count(part.in_training, 'source')} that also occur in training"
-    if part.outliers is not None:
-        second += f", {_count(part.outliers, 'length-ratio outlier')} ({OUTLIER_RULE})"
-    return [first, second]
+        first += f"{_kept(part)}: {part.source_tokens:,} source and {part.target_tokens:,} target tokens"
+    return [
+        first,
+        *_mention("dropped", (part.empty, "with an empty side"), (part.over_long, f"of more than {limit:,} tokens")),
+        *_mention(
+            "kept, but worth a look",
+            (part.duplicates, "duplicate{s}"),
+            (part.in_training, "source{s} also in training"),
+        ),
+        *_mention("kept, but of unlikely lengths", (part.outliers, f"pair{{s}} ({OUTLIER_RULE})")),
+    ]
 
 
 def _describe_text(part: PartReport, limit: int) -> list[str]:
     assert part.documents is not None
     first = f"{_count(part.lines, 'line')} in {_count(part.documents, 'document')}"
-    second = f"kept, but worth a look: {_count(part.duplicates, 'duplicate line')}"
-    if part.empty:
-        first += f"; dropped: {_count(part.empty, 'empty document')}"
     if part.rows is not None:
-        first += f"; {_count(part.target_tokens or 0, 'token')} in {_count(part.rows, 'window')} of at most {limit:,}"
-    if part.in_training is not None:
-        second += f", {_count(part.in_training, 'line')} that also occur in training"
-    return [first, second]
+        first += f", {_count(part.target_tokens or 0, 'token')} in {_count(part.rows, 'window')} of at most {limit:,}"
+    return [
+        first,
+        *_mention("dropped", (part.empty, "empty document{s}")),
+        *_mention(
+            "kept, but worth a look",
+            (part.duplicates, "duplicate line{s}"),
+            (part.in_training, "line{s} also in training"),
+        ),
+    ]
+
+
+def _kept(part: PartReport) -> str:
+    return "" if part.rows == part.lines else f", {part.rows:,} of them kept"
+
+
+def _mention(what: str, *counts: tuple[int | None, str]) -> list[str]:
+    """A line with the counts that are not 0; none if all are. {s} in a text stands for the plural's s."""
+    said = [f"{number:,} {text.format(s='' if number == 1 else 's')}" for number, text in counts if number]
+    return [f"{what}: {', '.join(said)}"] if said else []
 
 
 def _count(number: int, noun: str) -> str:

@@ -68,8 +68,8 @@ def described(held: int, there: int, noun: str, how: str) -> str:
     """A sentence for the user: what is held out, or that nothing is."""
     if held:
         return f"note: no validation text is given: {held:,} of {there:,} {noun} are held out, {how}"
-    few = "too few, or too alike, to hold some out"
-    return f"warning: no validation text is given, and {there:,} {noun} are {few}: the run trains without validation"
+    small = "the training text is too small, or too uniform, to hold some out"
+    return f"warning: no validation text is given, and {small}: the run trains without validation"
 
 
 # Pairs, and texts with labels ----------------------------------------------------------------------------------------

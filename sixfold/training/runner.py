@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sixfold.config.advice import advice
 from sixfold.config.files import with_whole_paths
 from sixfold.config.schema import Config
 from sixfold.core.device import be_deterministic, left_as_it_was
@@ -113,11 +114,13 @@ def train(
             made.tokenizers.save(run.draft.directory)
             if made.labels:
                 write_labels(run.draft.directory, made.labels)
-        opened = _open(run.draft, processes)
+        opened, prepared_in = _open(run.draft, processes), time.monotonic() - started
         planned = complete(config.with_classes(len(opened.labels)), opened, processes, trained=before is not None)
         config = planned.config
         model = build_model(config, opened, processes, like=outline)
         for line in plan_lines(planned, sum(parameter.numel() for parameter in model.parameters())):
+            display.say(line)
+        for line in advice(planned, prepared_in):
             display.say(line)
         origin = {} if before is None else take(model, config, before, display, opened.labels)
         origin["plan"] = [list(choice) for choice in planned.choices]

@@ -230,7 +230,10 @@ def test_files_of_different_length_are_found_before_the_first_text_is_scored(six
         (["RUN", "--source-file", "two", "--likelihood"], "--likelihood needs --target-file"),
         (["RUN", "--target-file", "two", "--likelihood"], "--likelihood needs --source-file"),
         (["RUN", "--target-file", "two", "--source-file", "one", "--likelihood"], "one has 1 lines, but two has 2"),
-        (["RUN", "--target-file", "two"], "--target-file can't be given with a run"),
+        (
+            ["RUN", "--target-file", "two"],
+            "--target-file is for --likelihood; for metrics give the reference texts as --ref",
+        ),
         (["RUN", "--likelihood", "--ref", "one"], "--ref can't be given with --likelihood"),
     ],
 )

@@ -62,6 +62,12 @@ def test_a_table_keeps_its_header_and_its_other_columns(tmp_path):
     assert (tmp_path / "out" / "t.tsv").read_text() == f"{header}\n{first}\n{second}\n"
 
 
+def test_a_table_with_a_mark_and_windows_line_ends_is_repaired(tmp_path):
+    (tmp_path / "t.tsv").write_bytes(b"\xef\xbb\xbftext\tlabel\r\ngood film\tpos\r\nbad film\tneg\r\n")
+    cleaned(tmp_path / "out", LABELLED_TEXT, train=tmp_path / "t.tsv")
+    assert (tmp_path / "out" / "t.tsv").read_bytes() == b"text\tlabel\ngood film\tpos\nbad film\tneg\n"
+
+
 def test_a_row_of_several_lines_is_kept_or_dropped_whole(tmp_path):
     rows = 'text,label\n"one\nfilm",pos\n"two\r\nfilms\x07",neg\n"three\nfilms",neg\n'
     (tmp_path / "t.csv").write_bytes(rows.encode())

@@ -50,7 +50,8 @@ def test_info_has_all_findings(run, sixfold):
 def test_after_training_the_three_most_important_are_said_before_what_to_type(sixfold, tmp_path):
     folder = tiny.corpus(tmp_path)
     options = ["--data.train", folder / "train", "--data.source", "w", "--data.target", "r", "--training.warmup", 50]
-    small = ["--data.held_out", 0, "--training.steps", 2, "--model.d_model", 16, "--model.heads", 2, "--model.layers", 1]
+    small = ["--training.steps", 2, "--model.d_model", 16, "--model.heads", 2, "--model.layers", 1]
+    options += ["--data.held_out", 0]
     code, _, err = sixfold("train", *options, *small, "--training.device", "cpu", "--out", "run")
     assert code == 0
     said = err.partition("how it went:\n")[2].partition("what to type next:")[0].splitlines()

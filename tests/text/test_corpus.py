@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from sixfold.text import preparation
 from sixfold.text.corpus import open_prepared
 from sixfold.text.forms import PAIRS, PLAIN_TEXT
 from sixfold.text.preparation import Reference
-from sixfold.text.report import OUTLIER_RULE, Report, count_outliers
+from sixfold.text.report import OUTLIER_RULE, PartReport, Report, count_outliers
 from tests.support.by_kind import data_hashes, prepare
 from tests.support.stand_ins import pairs, text, write
 
@@ -50,9 +51,24 @@ def test_the_report_counts(tmp_path):
     assert (valid.lines, valid.empty, valid.rows, valid.duplicates, valid.in_training) == (5, 1, 4, 1, 1)
     assert (test.lines, test.in_training, test.rows) == (3, 2, None)  # "ab" and "c"; not tokenised
     assert Report.from_json(json.loads(json.dumps(report.json()))) == report
-    said = "\n".join(report.lines())
-    for words in ("8 pairs", "2 with an empty side", "2 of more than 3 tokens", "1 duplicate", OUTLIER_RULE):
-        assert words in said
+    assert report.lines() == [
+        "train: 8 pairs, 4 of them kept: 7 source and 6 target tokens",
+        "       dropped: 2 with an empty side, 2 of more than 3 tokens",
+        "       kept, but worth a look: 1 duplicate",
+        "valid: 5 pairs, 4 of them kept: 5 source and 4 target tokens",
+        "       dropped: 1 with an empty side",
+        "       kept, but worth a look: 1 duplicate, 1 source also in training",
+        "test: 3 pairs",
+        "      kept, but worth a look: 2 sources also in training",
+    ]
+
+
+def test_the_report_explains_outliers_where_there_are_some_in_lines_that_fit():
+    counts = PartReport(lines=10**9, rows=10**9, source_tokens=10**11, target_tokens=10**11)
+    assert len(Report({"train": counts}, 256).lines()) == 1
+    lines = Report({"train": replace(counts, outliers=3_000_000, empty=10**8, over_long=10**8)}, 256).lines()
+    assert lines[2] == f"       kept, but of unlikely lengths: 3,000,000 pairs ({OUTLIER_RULE})"
+    assert max(map(len, lines)) <= 100
 
 
 def test_outliers_are_told_from_the_corpus_ratio():

@@ -135,8 +135,8 @@ def test_few_or_equal_pairs_are_not_divided_and_that_is_said(tmp_path, rows):
     assert prepared.valid is None
     assert len(prepared.train) == len(rows)
     assert remark(prepared) == (
-        f"warning: no validation text is given, and {len(rows)} pairs are too few, or too alike, to hold some out: "
-        f"the run trains without validation"
+        "warning: no validation text is given, and the training text is too small, or too uniform, to hold some out: "
+        "the run trains without validation"
     )
 
 

@@ -36,6 +36,12 @@ def valid_rows(run):
     return [line.split("\t") for line in lines]
 
 
+def test_score_refuses_a_metric_of_another_task(sixfold, original):
+    code, out, err = sixfold("score", original.directory, "--part", "valid", "--metric", "bleu", "--device", "cpu")
+    assert (code, out) == (2, "")
+    assert "was trained for classification, which bleu does not measure; there are accuracy, macro_f1" in err
+
+
 def best_line(run):
     return [record for record in run.records() if record["kind"] == "valid" and record["best"]][-1]
 

@@ -177,7 +177,7 @@ class LiveScreen:
         self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
 
     def lasting(self, text: str) -> None:
-        self._console.print(Text(text), soft_wrap=True)
+        self._console.print(Text(text))  # wrapped between words: the terminal would break numbers
 
     def living(self, text: str) -> None:
         self._live.start()

@@ -101,9 +101,9 @@ def test_a_terminal_is_left_with_the_last_numbers_and_then_the_reason(terminal):
         display.record(TRAIN)
         assert "step 100/100  epoch 2" not in terminal.getvalue()
         display.record({"kind": "stopped", "step": 100, "reason": "all 100 steps are done"})
-    last = terminal.getvalue().splitlines()[-2:]
-    assert last[0].startswith("step 100/100  epoch 2  loss 0.693")
-    assert last[1] == "step 100  stopped: all 100 steps are done"
+    first, *_, last = terminal.getvalue().splitlines()
+    assert first.startswith("step 100/100  epoch 2  loss 0.693")
+    assert last == "step 100  stopped: all 100 steps are done"
 
 
 def test_a_dumb_terminal_gets_plain_lines(terminal, monkeypatch):
@@ -230,3 +230,9 @@ def test_small_things():
     ]
     assert "perplexity —" in sentence({**TRAIN, "loss": "NaN"}, Pace())
     assert "perplexity —" in sentence({**TRAIN, "loss": 800.0}, Pace())
+
+
+def test_a_line_too_long_for_the_terminal_is_broken_between_words(terminal, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    Display(terminal).say("train: 125,846 pairs: 947,152 source and 803,390 target tokens")
+    assert terminal.getvalue().splitlines() == ["train: 125,846 pairs: 947,152 source and", "803,390 target tokens"]

@@ -1,0 +1,98 @@
+"""Advice before training: settings that can't work well with this text and this time, and what to do about each.
+
+A function for each kind: from a completed configuration and the facts of its text to a sentence, or None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sixfold.config.plan import Planned
+from sixfold.config.plan import vocabulary as usual_vocabulary
+from sixfold.config.schema import Vocabularies
+
+# (lowest, highest) peak learning rates with which models of usual sizes learn
+_USUAL_RATES = {"adamw": (1e-5, 1e-2), "muon": (1e-4, 5e-2), "adafactor": (1e-4, 0.1), "sgd": (1e-3, 3.0)}
+_FEWEST_OCCURRENCES = 10  # of a piece of the vocabulary, on average; a rarer one is hardly learned
+_PREPARING = 0.5  # largest share of training.minutes that preparing the text should take
+
+
+def advice(planned: Planned, preparing: float) -> Iterator[str]:
+    """All advice for a run; preparing its text took this many seconds."""
+    rules = (long_warmup, unusual_rate, less_than_an_epoch, large_vocabulary)
+    for said in (*(rule(planned) for rule in rules), slow_preparation(planned, preparing)):
+        if said is not None:
+            yield f"warning: {said}"
+
+
+def long_warmup(planned: Planned) -> str | None:
+    """The rate rises until the run ends."""
+    warmup, steps = planned.config.training.warmup, _steps(planned)
+    if isinstance(warmup, float) or steps is None or warmup < steps:
+        return None
+    return (
+        f"training.warmup is {warmup:,} steps, but the run has about {steps:,.0f}: the learning rate would never be at "
+        f"its peak; give a share of the run, as in --training.warmup 10%, or leave it out"
+    )
+
+
+def unusual_rate(planned: Planned) -> str | None:
+    """The rate is far from those that work with this optimiser."""
+    training = planned.config.training
+    lowest, highest = _USUAL_RATES[training.optimizer]
+    if lowest <= training.learning_rate <= highest:
+        return None
+    effect = "the loss may grow" if training.learning_rate > highest else "the model may hardly learn"
+    return (
+        f"training.learning_rate is {training.learning_rate:g}, but with {training.optimizer} rates from {lowest:g} to "
+        f"{highest:g} are usual: {effect}; leave it out to have it planned"
+    )
+
+
+def less_than_an_epoch(planned: Planned) -> str | None:
+    """The model does not see all of the text."""
+    steps, batch, tokens = _steps(planned), planned.config.training.batch_tokens, planned.facts.tokens
+    if steps is None or steps * batch >= tokens:
+        return None
+    key = "training.minutes" if planned.config.training.minutes is not None else "training.steps"
+    return (
+        f"about {steps:,.0f} steps of {batch:,} tokens see only {steps * batch / tokens:.0%} of the training text: "
+        f"raise {key} to use all of it"
+    )
+
+
+def large_vocabulary(planned: Planned) -> str | None:
+    """The text has too few tokens for the pieces of a vocabulary whose size was given."""
+    facts, words = planned.facts, planned.config.data.vocabulary
+    if words is None or facts.trained or any(choice.key == "data.vocabulary" for choice in planned.choices):
+        return None
+    if isinstance(words, Vocabularies):
+        sides = [(".source", words.source, facts.source_tokens), (".target", words.target, facts.target_tokens)]
+    else:
+        sides = [("", words, facts.source_tokens + facts.target_tokens)]
+    for side, size, tokens in sides:
+        if tokens < _FEWEST_OCCURRENCES * size:
+            return (
+                f"data.vocabulary{side} is {size:,}, but the training text has only {tokens:,} tokens: most pieces "
+                f"would hardly ever be seen; give about {usual_vocabulary(tokens):,}, or leave it out"
+            )
+    return None
+
+
+def slow_preparation(planned: Planned, seconds: float) -> str | None:
+    """Little of the time is left for training."""
+    minutes = planned.config.training.minutes
+    if minutes is None or seconds <= _PREPARING * 60 * minutes:
+        return None
+    return (
+        f"preparing the text took {seconds / 60:.1f} of the {minutes:g} minutes: raise training.minutes, or prepare "
+        f"once (sixfold.prepare) and train on that"
+    )
+
+
+def _steps(planned: Planned) -> float | None:
+    """The steps of the run, as expected; None if it has no length."""
+    training = planned.config.training
+    if training.steps is not None:
+        return training.steps
+    return None if planned.epochs is None else planned.epochs * planned.facts.tokens / training.batch_tokens
