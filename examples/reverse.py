@@ -99,10 +99,10 @@ def main() -> None:
         print(f"  {w} → {answer}")
     print("\nWhat the last layer's cross-attention reads for each letter it writes:\n")
     picture(model, max(words, key=len))
-    print("\nThis is what there is so far: models, no training on your own text yet. Go on with")
-    print("  .venv/bin/sixfold list                      the modifications")
-    print("  .venv/bin/sixfold count transformer-base    the size of a model")
-    print("  README.md                                   the Python API")
+    print("\nGo on with")
+    print("  docs/python.md                      more of the library")
+    print("  docs/reading-the-transformer.md     what is inside a model")
+    print("  docs/your-own-model.md              a model of your own text, on the command line")
 
 
 if __name__ == "__main__":
