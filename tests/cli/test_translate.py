@@ -191,7 +191,7 @@ def test_the_help_prints_the_length_formula(sixfold):
     code, out, _ = sixfold("translate", "--help")
     assert code == 0
     assert "log p / ((5+L)/6)^VALUE" in " ".join(out.split())
-    assert "--beam_size, --decoding.beam_size" in out
+    assert "  --beam_size " in out
 
 
 @pytest.mark.parametrize(
