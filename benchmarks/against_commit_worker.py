@@ -126,10 +126,18 @@ def random_batch(rows: int, longest: int) -> Any:
     return sixfold.Batch(source=source, inputs=inputs, targets=targets)
 
 
+SETTINGS = {  # what a recipe or a plan would choose: the same for both commits
+    **{"model.d_model": 128, "model.d_ff": 512, "model.heads": 4, "model.layers": 4, "model.dropout": 0.15},
+    **{"training.batch_tokens": 2500, "training.optimizer": "adamw", "training.learning_rate": 1.5e-3},
+    **{"training.schedule": "cosine", "training.label_smoothing": 0.1, "training.metric": "loss"},
+}
+
+
 def trainer(recipe: str) -> Work:
     """`sixfold train` on a recipe, a few steps: the time of its own log, without preparation and validation."""
-    settings = {"steps": TRAINED, "log_every": LOG_EVERY, "metric": "loss", "validate_every": 10 * TRAINED}
-    said = [part for key, value in settings.items() for part in (f"--training.{key}", str(value))]
+    length = {"steps": TRAINED, "log_every": LOG_EVERY, "validate_every": 10 * TRAINED}
+    settings = {**SETTINGS, **{f"training.{key}": value for key, value in length.items()}}
+    said = [part for key, value in settings.items() for part in (f"--{key}", str(value))]
 
     def train(number: int) -> Done:
         out = Path(f"run-{number}").resolve()
