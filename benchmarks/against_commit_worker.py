@@ -127,9 +127,17 @@ def random_batch(rows: int, longest: int) -> Any:
 
 
 SETTINGS = {  # what a recipe or a plan would choose: the same for both commits
-    "model.d_model": 128, "model.d_ff": 512, "model.heads": 4, "model.layers": 4, "model.dropout": 0.15,
-    "training.batch_tokens": 2500, "training.optimizer": "adamw", "training.learning_rate": 1.5e-3,
-    "training.schedule": "cosine", "training.label_smoothing": 0.1, "training.metric": "loss",
+    "model.d_model": 128,
+    "model.d_ff": 512,
+    "model.heads": 4,
+    "model.layers": 4,
+    "model.dropout": 0.15,
+    "training.batch_tokens": 2500,
+    "training.optimizer": "adamw",
+    "training.learning_rate": 1.5e-3,
+    "training.schedule": "cosine",
+    "training.label_smoothing": 0.1,
+    "training.metric": "loss",
 }
 
 
