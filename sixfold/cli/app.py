@@ -31,7 +31,7 @@ VERBS = {  # in the order of `--help`: each is a module of this package, with th
     "score": "Score texts, or a run.",
     "verify": "Check that sixfold's promises hold for a run.",
     "export": "Write a run in a format of another program.",
-    "bench": "Measure speed and memory, beside other libraries.",
+    "bench": "Measure speed and memory, compared with other libraries.",
     "list": "List modifications and baselines, or show one.",
     "show": "Print a recipe, to read or to copy.",
     "count": "Count a model's parameters and multiply-accumulates.",

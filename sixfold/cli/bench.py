@@ -74,7 +74,7 @@ def bench(
     *,
     settings: dict[str, Any],
 ) -> None:
-    """Measure speed and memory, and compare them with those of other libraries.
+    """Measure speed and memory, compared with other libraries.
 
     \b
     sixfold bench runs/mine --json mine.json

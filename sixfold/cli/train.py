@@ -112,7 +112,8 @@ def _say_how_it_went(outcome: Outcome) -> None:
     from sixfold.runs.run import Run
     from sixfold.training.processes import is_first
 
-    if is_first() and (found := examine(Run(outcome.run))):
+    run = Run(outcome.run)
+    if is_first() and run.exists() and (found := examine(run)):
         lines = (f"  {finding.text()}" for finding in found[:_FINDINGS])
         typer.echo(printable("\n".join(["how it went:", *lines])), err=True)
 

@@ -123,7 +123,7 @@ def test_labels_of_records_are_texts_numbers_or_truths(tmp_path):
         ("x.tsv", "text\tlabel\na\tb\nc\n", {}, ["x.tsv, line 3", "1 column,", "the first has 2", "tabs"]),
         ("x.csv", "text,label\na,b,c\n", {}, ["x.csv, line 2", "3 columns", "the first has 2", "quotation marks"]),
         ("x.csv", 'text,label\n"a\nb",x\n\n"c,d\n', {}, ["x.csv, line 5", "never closed"]),
-        ("x.csv", 'text,label\n"a,b\n"c",d\n', {}, ["x.csv, line 2", "line 3 goes on", 'written twice ("")']),
+        ("x.csv", 'text,label\n"a,b\n"c",d\n', {}, ["x.csv, line 2", "line 3 has more", 'quotation mark twice ("")']),
         ("x.csv", 'text;label\n"a"b;c\n', {}, ["line 2", "';'"]),
         ("x.csv", "text,label\na\rb,c\n", {}, ["line 2", "carriage return", "quotation marks"]),
         ("x.csv", "text,label\ra,b\rc,d\r", {}, ["line 1", "carriage return", "tr '\\r' '\\n'"]),

@@ -82,7 +82,7 @@ def test_of_a_language_model_too_also_without_the_files(sixfold, tmp_path):
     shutil.rmtree(tmp_path / "run" / "data")
     code, out, err = sixfold("score", tmp_path / "run", "--part", "valid", "--device", "cpu")
     assert (code, out) == (2, "")
-    assert "has no data.valid to be scored on" in err
+    assert "has no data.valid to score" in err
 
 
 def test_a_classifier_is_validated_on_each_label(tmp_path):
@@ -107,7 +107,7 @@ def test_a_run_of_before_goes_on_without_validation(tmp_path):
     (run.data / "train.source.ids").unlink()
     resume(run.directory, {"training.steps": "14"}, display=Quiet())
     assert not validations(run)
-    assert describe_run(run)["weights"]["why"] == "there is nothing to validate on"
+    assert describe_run(run)["weights"]["why"] == "there is no validation data"
 
 
 def forget_held_out(path):

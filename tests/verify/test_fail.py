@@ -184,7 +184,7 @@ def test_a_log_that_was_changed(run, field, key):
 
 
 def test_whatever_breaks_off_is_a_failure_of_that_line(run, monkeypatch):
-    monkeypatch.setattr(decoding, "said", lambda *_: 1 / 0)
+    monkeypatch.setattr(decoding, "outputs_of", lambda *_: 1 / 0)
     found = results(run, ["weights", "attention"])
     assert {key: each.result for key, each in found.items()} == {"weights": "pass", "attention": "fail"}
     assert found["attention"].note == "ZeroDivisionError: division by zero"
