@@ -37,8 +37,9 @@ _MARKS = {True: "✓", False: "→"}
 RECIPE, METRIC = "pronounce", "pronunciation"
 SCORED, SHOWN, FOLLOWED = 500, 10, 3  # words: scored at the end, shown at the end, shown while it learns
 _WIDTH = 26  # of an answer that is shown while it learns
+BEAM = 4  # hypotheses, at the end
 # Often enough to see it learn. Greedy search makes a validation as short as possible.
-SETTINGS = {"training.validate_every": "10 %", "training.checkpoint_every": "50 %", "decoding.beam_size": "1"}
+SETTINGS = {"training.validate_every": "15 %", "training.checkpoint_every": "50 %", "decoding.beam_size": "1"}
 
 
 def main(
