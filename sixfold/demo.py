@@ -13,11 +13,6 @@ from typing import Annotated, TypeVar
 import typer
 from rich.text import Text
 
-from sixfold.core.threads import limit_spinning
-
-if __name__ == "__main__":
-    limit_spinning()  # before the imports below load torch
-
 from sixfold.api.load import load
 from sixfold.config.files import read_config
 from sixfold.decoding.attention_picture import drawn

@@ -15,7 +15,6 @@ from typer.core import TyperGroup
 import sixfold
 from sixfold.cli.streams import abandon_output, take_closed
 from sixfold.core.names import unknown
-from sixfold.core.threads import limit_spinning
 from sixfold.spec.moved import where_now
 from sixfold.terminal import printable
 
@@ -110,7 +109,6 @@ def _listing() -> typer.Typer:
 def main() -> None:
     """Run the command line; a user's mistake ends in one line on stderr and exit code 2."""
     take_closed()
-    limit_spinning()
     try:
         typed = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
         if typed in VERBS:
