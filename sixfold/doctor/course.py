@@ -116,6 +116,11 @@ def curve(records: Iterable[Record], key: str) -> list[Point]:
     return [point for point in points if math.isfinite(point.value)]
 
 
+def last_until(points: list[Point], step: int) -> Point:
+    """The last point up to this step, or the first one."""
+    return next((point for point in reversed(points) if point.step <= step), points[0])
+
+
 def at(points: list[Point], step: int) -> float:
-    """The value of the last point up to this step, or of the first one."""
-    return next((point.value for point in reversed(points) if point.step <= step), points[0].value)
+    """The value of that point."""
+    return last_until(points, step).value

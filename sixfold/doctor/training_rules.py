@@ -10,7 +10,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from statistics import median
 
-from sixfold.doctor.course import Course, Finding, Point, at
+from sixfold.doctor.course import Course, Finding, Point, at, last_until
 
 Rule = Callable[[Course], Finding | None]
 
@@ -94,8 +94,8 @@ def still_improving(course: Course) -> Finding | None:
     if not course.complete or len(points) < FEW:
         return None
     last = points[-1]
-    before = at(points, int((1 - LAST) * last.step))
-    if last.value > min(point.value for point in points) or last.value > (1 - SMALL) * before:
+    before = last_until(points, int((1 - LAST) * last.step))
+    if last.value > min(point.value for point in points) or last.value > (1 - SMALL) * before.value:
         return None
     training = course.training
     if training.minutes is not None:
@@ -104,8 +104,8 @@ def still_improving(course: Course) -> Finding | None:
         longer = f"--training.steps {2 * course.step}"
     return Finding(
         "still_improving",
-        f"It was still improving when it stopped: in the last quarter the validation loss fell from {before:.3f} to "
-        f"{last.value:.3f}.",
+        f"It was still improving when it stopped: from step {before.step:,} on the validation loss fell from "
+        f"{before.value:.3f} to {last.value:.3f}.",
         f"Train longer, in a new run: {longer}.",
     )
 
