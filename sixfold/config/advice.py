@@ -7,14 +7,16 @@ if the problem in its docstring does not exist.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from sixfold.config.plan import Planned
 from sixfold.config.plan import vocabulary as usual_vocabulary
-from sixfold.config.schema import Vocabularies
+from sixfold.config.schema import TokenizerKinds, Vocabularies
 
 # (lowest, highest) peak learning rates with which models of usual sizes learn
-_USUAL_RATES = {"adamw": (1e-5, 1e-2), "muon": (1e-4, 5e-2), "adafactor": (1e-4, 0.1), "sgd": (1e-3, 3.0)}
+_USUAL_RATES = {"adamw": (1e-5, 1e-2), "muon": (1e-5, 5e-2), "adafactor": (1e-4, 0.1), "sgd": (1e-3, 3.0)}
 _FEWEST_OCCURRENCES = 10  # average occurrences of a piece in the text; with fewer, most pieces are hardly learned
+_PIECES = ("bpe", "unigram")  # the kinds whose vocabulary is filled to its size; for the others it is a limit
 _PREPARING = 0.5  # largest share of training.minutes that preparing the text should take
 
 
@@ -64,20 +66,28 @@ def less_than_an_epoch(planned: Planned) -> str | None:
 
 def large_vocabulary(planned: Planned) -> str | None:
     """The text has too few tokens for the pieces of a vocabulary whose size was given."""
-    facts, words = planned.facts, planned.config.data.vocabulary
-    if words is None or facts.trained or any(choice.key == "data.vocabulary" for choice in planned.choices):
+    facts, data = planned.facts, planned.config.data
+    if facts.trained or any(choice.key == "data.vocabulary" for choice in planned.choices):
         return None
-    if isinstance(words, Vocabularies):
-        sides = [(".source", words.source, facts.source_tokens), (".target", words.target, facts.target_tokens)]
+    if isinstance(data.vocabulary, int) and isinstance(data.tokenizer, str):
+        sides = [("", data.vocabulary, data.tokenizer, facts.source_tokens + facts.target_tokens)]
     else:
-        sides = [("", words, facts.source_tokens + facts.target_tokens)]
-    for side, size, tokens in sides:
-        if tokens < _FEWEST_OCCURRENCES * size:
+        sides = [
+            (f".{side}", _of(data.vocabulary, side), _of(data.tokenizer, side), tokens)
+            for side, tokens in (("source", facts.source_tokens), ("target", facts.target_tokens))
+        ]
+    for side, size, kind, tokens in sides:
+        if size is not None and kind in _PIECES and tokens < _FEWEST_OCCURRENCES * size:
             return (
                 f"data.vocabulary{side} is {size:,}, but the training text has only {tokens:,} tokens: most pieces "
                 f"would hardly ever be seen; give about {usual_vocabulary(tokens):,}, or leave it out"
             )
     return None
+
+
+def _of(value: Any, side: str) -> Any:
+    """The value for one side, where both may share it."""
+    return getattr(value, side) if isinstance(value, Vocabularies | TokenizerKinds) else value
 
 
 def slow_preparation(planned: Planned, seconds: float) -> str | None:

@@ -11,7 +11,7 @@ from sixfold.config.advice import (
     unusual_rate,
 )
 from sixfold.config.files import read_config
-from sixfold.config.plan import Choice, Facts, Planned
+from sixfold.config.plan import Choice, Facts, Planned, make_plan
 
 CAPTIONS = Facts(29_000, 400_000, 420_000, 5_000, pairs=True)  # 449,000 tokens with the ends
 
@@ -73,6 +73,13 @@ def test_a_vocabulary_that_the_text_can_not_fill():
     assert "data.vocabulary.target is 50,000" in large_vocabulary(planned(**sides))
 
 
+def test_a_vocabulary_of_characters_need_not_be_filled():
+    kinds = {"source": "characters", "target": "bpe"}
+    both = {"data.vocabulary": 50_000, "data.tokenizer": kinds}
+    assert "data.vocabulary.target is 50,000" in large_vocabulary(planned(**both))
+    assert large_vocabulary(planned(**{**both, "data.tokenizer": {**kinds, "target": "symbols"}})) is None
+
+
 def test_a_vocabulary_that_nobody_gave_is_not_criticised():
     few = Facts(3, 20, 20, 260, pairs=True)
     chosen = [Choice("data.vocabulary", 500, "")]
@@ -91,3 +98,11 @@ def test_what_is_wrong_is_said_and_nothing_else():
     assert [*advice(planned(), 1.0)] == []
     (said,) = advice(planned(**{"training.learning_rate": 1.0}), 1.0)
     assert said.startswith("warning: training.learning_rate is 1, ")
+
+
+@pytest.mark.parametrize("facts", [CAPTIONS, Facts(3, 20, 20, 260, pairs=True), Facts(4_000, 0, 1_000_000, 300)])
+@pytest.mark.parametrize("given", [{"training.minutes": 5}, {"training.minutes": 600}, {"training.steps": 5000}, {}])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "adafactor", "sgd", None])
+def test_what_is_planned_gets_no_advice(facts, given, optimizer):
+    config = read_config(None, given if optimizer is None else {**given, "training.optimizer": optimizer})
+    assert [*advice(make_plan(config, facts, lambda width: 60e9), 1.0)] == []
