@@ -41,6 +41,7 @@ SHORT = 12  # most words of a side of a short pair
 
 def main() -> None:
     options = parse()
+    RESULTS.mkdir(parents=True, exist_ok=True)
     jobs = [] if options.table else list(wanted(options))
     with ThreadPoolExecutor(options.workers) as pool:
         list(pool.map(lambda job: run(*job, options), jobs))
@@ -51,7 +52,7 @@ def wanted(options: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
     """The rows to train: cell, point and seed."""
     cells = [cell for cell in CELLS if not options.only or cell in options.only.split(",")]
     for cell in cells:
-        for point in (best_point(cell), "plan") if options.again else POINTS:
+        for point in dict.fromkeys((best_point(cell), "plan")) if options.again else POINTS:
             job = (cell, point, 2 if options.again else 1)
             if not path_of(*job).exists():
                 yield job
