@@ -29,7 +29,7 @@ def all_rows(runs: Sequence[Path], file: Path | None) -> list[Row]:
         found.append(
             Row(f"step-{name}", "training_step", {"d_model": d_model, "layers": layers, "heads": heads}, BATCHES)
         )
-    found.append(Row("train-pronounce", "trainer", {"recipe": "pronounce"}, 1, math.inf))
+    found.append(Row("train-words", "trainer", {"pairs": 20_000}, 1, math.inf))
     if file is not None:
         lines = [line for line in file.read_text(encoding="utf-8").split("\n") if line.strip()]
         for run in runs:

@@ -12,11 +12,11 @@ import time
 from types import SimpleNamespace
 
 from sixfold.cli import main
-from sixfold.training import pace, runner, trainer
+from sixfold.training import pace, planning, runner, trainer
 
 COMPUTING = SimpleNamespace(monotonic=time.process_time, perf_counter=time.process_time)
 
 if __name__ == "__main__":
-    for module in (pace, runner, trainer):
+    for module in (pace, planning, runner, trainer):
         module.time = COMPUTING  # type: ignore[attr-defined]
     main()

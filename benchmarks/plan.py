@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import mean
+from threading import Lock
 
 from sixfold.config.files import read_config
 from sixfold.disk.atomic import write_text
@@ -37,6 +38,7 @@ CELLS = {  # name → language, form of the text
     "pl-text": ("pl", "text"),
 }
 SHORT = 12  # most words of a side of a short pair
+MAKING = Lock()  # held while a plan is made
 
 
 def main() -> None:
@@ -45,16 +47,16 @@ def main() -> None:
     jobs = [] if options.table else list(wanted(options))
     with ThreadPoolExecutor(options.workers) as pool:
         list(pool.map(lambda job: run(*job, options), jobs))
-    print(table())
+    print(table(options.minutes))
 
 
 def wanted(options: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
     """The rows to train: cell, point and seed."""
     cells = [cell for cell in CELLS if not options.only or cell in options.only.split(",")]
     for cell in cells:
-        for point in dict.fromkeys((best_point(cell), "plan")) if options.again else POINTS:
+        for point in dict.fromkeys((best_point(cell, options.minutes), "plan")) if options.again else POINTS:
             job = (cell, point, 2 if options.again else 1)
-            if not path_of(*job).exists():
+            if not path_of(*job, options.minutes).exists():
                 yield job
 
 
@@ -63,7 +65,7 @@ def run(cell: str, point: str, seed: int, options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="sixfold-plan-") as folder:
         given = [*text_of(cell, options.corpora, Path(folder)), "--training.minutes", str(options.minutes)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        changed = [] if point == "plan" else changes(point, given, environment)
+        changed = changes(point, planned(cell, options, given, environment))
         out = Path(folder, "run")
         train = [sys.executable, str(Path(__file__).with_name("by_cpu_time.py")), "train"]
         command = [*train, *given, *changed, "--training.seed", str(seed), "--out", str(out)]
@@ -82,21 +84,28 @@ def run(cell: str, point: str, seed: int, options: argparse.Namespace) -> None:
             "width": config.model.d_model,
             "rate": config.training.learning_rate,
         }
-        write_text(path_of(cell, point, seed), json.dumps(result, indent=2) + "\n")
+        write_text(path_of(cell, point, seed, options.minutes), json.dumps(result, indent=2) + "\n")
         print(json.dumps(result), flush=True)
 
 
-def changes(point: str, given: list[str], environment: dict[str, str]) -> list[str]:
-    """The settings that make a neighbour of the plan."""
-    found = subprocess.run(
-        [sys.executable, "-m", "sixfold", "plan", *given, "--json"], env=environment, check=True, capture_output=True
-    )
-    plan = json.loads(found.stdout)["plan"]
-    width, rate = plan["model.d_model"]["value"], plan["training.learning_rate"]["value"]
-    factor = 0.5 if point.startswith("half") else 2
-    if point.endswith("width"):
-        return ["--model.d_model", str(int(width * factor)), "--training.learning_rate", f"{rate:g}"]
-    return ["--model.d_model", str(width), "--training.learning_rate", f"{rate * factor:g}"]
+def planned(cell: str, options: argparse.Namespace, given: list[str], environment: dict[str, str]) -> dict[str, float]:
+    """The width and the rate of the plan, which is made once for each cell: all points refer to the same one."""
+    path = RESULTS / f"{cell}-{options.minutes:g}.plan"
+    with MAKING:
+        if not path.exists():
+            command = [sys.executable, "-m", "sixfold", "plan", *given, "--json"]
+            plan = json.loads(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)["plan"]
+            values = {"width": plan["model.d_model"]["value"], "rate": plan["training.learning_rate"]["value"]}
+            write_text(path, json.dumps(values) + "\n")
+    return json.loads(path.read_text())
+
+
+def changes(point: str, plan: dict[str, float]) -> list[str]:
+    """The settings of a point: the plan's width and rate, one of them changed."""
+    factor = {"half": 0.5, "double": 2.0}.get(point.split()[0], 1.0)
+    width = plan["width"] * (factor if point.endswith("width") else 1)
+    rate = plan["rate"] * (factor if point.endswith("rate") else 1)
+    return ["--model.d_model", str(int(width)), "--training.learning_rate", f"{rate:g}"]
 
 
 def text_of(cell: str, corpora: Path, folder: Path) -> list[str]:
@@ -124,28 +133,29 @@ def pairs(corpus: Path, language: str) -> list[str]:
     return [*files, "--data.source", "en", "--data.target", language]
 
 
-def path_of(cell: str, point: str, seed: int) -> Path:
-    return RESULTS / f"{cell}-{point.replace(' ', '-')}-{seed}.json"
+def path_of(cell: str, point: str, seed: int, minutes: float) -> Path:
+    return RESULTS / f"{cell}-{minutes:g}-{point.replace(' ', '-')}-{seed}.json"
 
 
-def rows(cell: str) -> dict[str, list[dict[str, float]]]:
+def rows(cell: str, minutes: float) -> dict[str, list[dict[str, float]]]:
     """The finished rows of a cell, by point."""
     found: dict[str, list[dict[str, float]]] = {}
     for point in POINTS:
-        paths = [path_of(cell, point, seed) for seed in (1, 2)]
+        paths = [path_of(cell, point, seed, minutes) for seed in (1, 2)]
         found[point] = [json.loads(path.read_text()) for path in paths if path.exists()]
     return {point: results for point, results in found.items() if results}
 
 
-def best_point(cell: str) -> str:
-    return min(rows(cell), key=lambda point: rows(cell)[point][0]["loss"])
+def best_point(cell: str, minutes: float) -> str:
+    found = rows(cell, minutes)
+    return min(found, key=lambda point: found[point][0]["loss"])
 
 
-def table() -> str:
+def table(minutes: float) -> str:
     """Markdown: the validation loss (and BLEU) of each point, the mean over seeds."""
     lines = ["| cell | " + " | ".join(POINTS) + " | plan / best |", "|---" * (len(POINTS) + 2) + "|"]
     for cell in CELLS:
-        found = rows(cell)
+        found = rows(cell, minutes)
         if "plan" not in found:
             continue
         losses = {point: mean(each["loss"] for each in results) for point, results in found.items()}

@@ -1,9 +1,10 @@
 """How long should OpenMP threads spin before they sleep? Training steps by GOMP_SPINCOUNT, idle and on a busy machine.
 
-    python benchmarks/spin_count.py [--counts 100,1000,10000] [--sizes 128,256,512] [--rounds 5]
+    python benchmarks/spin_count.py [--counts 100,1000,10000,passive,one] [--sizes 128,256,512] [--rounds 5]
 
 Each round starts one process per setting, in turn, which times training steps of an encoder-decoder on random tokens.
-`default` sets nothing: libgomp's own count. Speeds are relative to `default` on the idle machine, in the same round.
+`default` sets nothing: libgomp's own count. `passive` is OMP_WAIT_POLICY=passive, `one` OMP_NUM_THREADS=1. Speeds are
+relative to `default` on the idle machine, in the same round.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ def step_seconds(width: int) -> float:
 
 def measured(width: int, count: str, busy: bool) -> float:
     """Seconds of a step in a new process with this setting."""
-    environment = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
-    if count != "default":
-        environment["GOMP_SPINCOUNT"] = count
+    settings = {"default": {}, "passive": {"OMP_WAIT_POLICY": "passive"}, "one": {"OMP_NUM_THREADS": "1"}}
+    without = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    environment = {**without, **settings.get(count, {"GOMP_SPINCOUNT": count})}
     other = subprocess.Popen([sys.executable, "-c", BUSY]) if busy else None
     try:
         command = [sys.executable, __file__, "--only", str(width)]

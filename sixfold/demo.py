@@ -5,7 +5,10 @@ python -m sixfold.demo [--minutes 4] [--out runs/demo]
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -14,6 +17,7 @@ import typer
 from rich.text import Text
 
 from sixfold.api.load import load
+from sixfold.cli.app import errors_in_a_line
 from sixfold.config.files import read_config
 from sixfold.decoding.attention_picture import drawn
 from sixfold.decoding.translator import Translator
@@ -122,18 +126,29 @@ def _look(translator: Translator, word: Reference, output: str) -> None:
 
 
 def _say_what_next(out: Path) -> None:
-    run = shlex.quote(str(out))
-    typer.echo(
-        f"\nWhat to type next:\n"
-        f"  echo transformer | .venv/bin/sixfold translate {run}  pronounce a word of your own\n"
-        f"  .venv/bin/sixfold align {run} transformer            show where it looks, for any word\n"
-        f"  .venv/bin/sixfold info {run}                          describe this run\n"
-        f"  .venv/bin/sixfold plot {run}                          draw its curves\n"
-        f"  .venv/bin/sixfold train --modify rotary               a full training, with rotary positions\n"
-        f"  .venv/bin/sixfold list                                list all modifications\n"
-        f"  .venv/bin/sixfold train --help                        train on your own text, with other sizes\n"
-    )
+    run, sixfold = shlex.quote(str(out)), shlex.quote(_command())
+    commands = {
+        f"echo transformer | {sixfold} translate {run}": "pronounce a word of your own",
+        f"{sixfold} align {run} transformer": "show where it looks, for any word",
+        f"{sixfold} info {run}": "describe this run",
+        f"{sixfold} plot {run}": "draw its curves",
+        f"{sixfold} train --modify swiglu --training.minutes 20": "train longer, with another feed-forward layer",
+        f"{sixfold} list": "list all modifications",
+        f"{sixfold} train --help": "train on your own text, with other sizes",
+    }
+    width = max(map(len, commands))
+    lines = (f"  {command:<{width}}  {why}" for command, why in commands.items())
+    typer.echo("\n".join(["\nWhat to type next:", *lines, ""]))
+
+
+def _command() -> str:
+    """The command that the shell finds as `sixfold`; where it finds none, the one that belongs to this Python."""
+    own = Path(sys.executable).with_name("sixfold")
+    if shutil.which("sixfold") or not own.exists():
+        return "sixfold"
+    return os.path.relpath(own) if own.is_relative_to(Path.cwd()) else str(own)
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    with errors_in_a_line():
+        typer.run(main)

@@ -1,6 +1,10 @@
 """`make demo`, in seconds."""
 
 import re
+import subprocess
+import sys
+
+import pytest
 
 from sixfold.demo import SCORED, SHOWN, Answers, demo, is_right, spread, verdict
 from sixfold.text.preparation import Reference
@@ -30,7 +34,28 @@ def test_the_demo_trains_scores_shows_and_says_what_to_type_next(tmp_path, capsy
     assert "cross-attention of decoder layer 1 of 1" in shown
     assert re.search("[░▒▓█]", shown)
     assert f"sixfold info {tmp_path / 'demo'}" in shown
-    assert f"echo transformer | .venv/bin/sixfold translate {tmp_path / 'demo'}" in shown
+    assert f"sixfold translate {tmp_path / 'demo'}" in shown
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--minutes", "1e9"], "training.minutes"),
+        (["--minutes", "nan"], "--minutes"),
+        (["--out", "{file}/run"], "{file}"),
+    ],
+    ids=["too long", "not a number", "not a directory"],
+)
+def test_a_mistake_is_a_sentence_and_not_a_traceback(given, words, tmp_path):
+    (tmp_path / "file").write_text("text")
+    given = [word.format(file=tmp_path / "file") for word in given]
+    done = subprocess.run(
+        [sys.executable, "-m", "sixfold.demo", *given], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode in (1, 2)
+    assert words.format(file=tmp_path / "file") in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
 def test_a_word_is_right_if_one_pronunciation_is():

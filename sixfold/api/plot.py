@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sixfold.api.describe import metric_in
+from sixfold.core.names import to_install
 from sixfold.disk.atomic import StagedFiles
 from sixfold.runs.run import Run
 from sixfold.terminal import printable
@@ -121,5 +122,5 @@ def _matplotlib() -> Any:
     try:
         import matplotlib
     except ImportError:
-        raise ValueError("plotting needs matplotlib: pip install 'sixfold[plot]'") from None
+        raise ValueError(f"plotting needs matplotlib: {to_install('plot')}") from None
     return matplotlib

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sixfold.core import forms
 from sixfold.core.ids import BOS, EOS, PAD
+from sixfold.core.names import to_install
 from sixfold.core.place import Sizes
 from sixfold.foreign.ctranslate2 import waves
 from sixfold.foreign.recognise import Inexpressible, Layer, Recognised, branch_scale, recognise
@@ -25,7 +26,7 @@ def absence(name: str) -> str | None:
     try:
         _library(name)
     except ImportError:
-        return f"it is not installed (pip install 'sixfold[{_EXTRA[name]}]')"
+        return f"it is not installed ({to_install(_EXTRA[name])})"
     return None
 
 

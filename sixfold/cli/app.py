@@ -6,7 +6,8 @@ import importlib
 import os
 import re
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any
 
 import typer
@@ -107,15 +108,22 @@ def _listing() -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command line; a user's mistake ends in one line on stderr and exit code 2."""
+    """Run the command line."""
     take_closed()
-    try:
+    with errors_in_a_line():
         typed = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
         if typed in VERBS:
             load_verbs(typed)
         if typed in _ASKING and any(map(os.path.isdir, sys.argv[2:])) and "--help" not in sys.argv:
             import torch  # noqa: F401  (here, where the stack is shallow: see _ASKING)
         _run(app if typed in VERBS else _listing())
+
+
+@contextmanager
+def errors_in_a_line() -> Iterator[None]:
+    """A user's mistake ends in one line on stderr and exit code 2; a failure of the machine in one line and 1."""
+    try:
+        yield
     except ValueError as error:
         _complain(str(error))
         sys.exit(2)

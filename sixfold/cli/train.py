@@ -9,8 +9,8 @@ import typer
 
 from sixfold.cli.app import app
 from sixfold.cli.lines import ending_well
-from sixfold.cli.options import Import, Modify, Sectioned, TaskOption, configured, import_parts, not_with, say_first
-from sixfold.config.files import read_config
+from sixfold.cli.new_run import Out, Overwrite, Recipe, StartFrom, new_config
+from sixfold.cli.options import Import, Modify, Sectioned, TaskOption, configured, import_parts, not_with
 from sixfold.terminal import printable
 
 if TYPE_CHECKING:
@@ -23,25 +23,16 @@ _FINDINGS = 3  # most that are printed after training
 @app.command(cls=Sectioned)
 @configured()
 def train(
-    recipe: Annotated[
-        str | None, typer.Argument(help="Name of a recipe, or a YAML file [default: pronounce, on embedded text]")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="RUN", help="Directory of the new run [default: runs/RECIPE]")
-    ] = None,
+    recipe: Recipe = None,
+    out: Out = None,
     task: TaskOption = None,
     modify: Modify = None,
     imports: Import = None,
     resume: Annotated[
         Path | None, typer.Option("--resume", metavar="RUN", help="Continue a run from its last checkpoint.")
     ] = None,
-    start_from: Annotated[
-        Path | None,
-        typer.Option(
-            "--from", metavar="RUN", help="Start from a trained run: its tokenizer, its settings, the weights that fit."
-        ),
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that exists in --out.")] = False,
+    start_from: StartFrom = None,
+    overwrite: Overwrite = False,
     allow_changed_data: Annotated[
         bool, typer.Option("--allow-changed-data", help="Resume even if the data files have changed.")
     ] = False,
@@ -72,26 +63,13 @@ def train(
             outcome = _resume(resume, settings, allow_changed_data)
         else:
             not_with("a new run", {"--allow-changed-data"} if allow_changed_data else set())
-            if recipe is None and start_from is None and "data.train" not in settings:
-                recipe = "pronounce"
-            settings = settings if task is None else {**settings, "task": task}
-            config = _modified(read_config(recipe, settings, say=say_first), modify or [], start_from)
+            recipe, config = new_config(recipe, settings, task, modify or [], start_from)
             out = out or Path("runs", Path(recipe or "transformer").stem)
             outcome = _train(config, out, overwrite, start_from)
     _say_how_it_went(outcome)
     _say_what_next(outcome)
     if not outcome.finished:
         raise typer.Exit(1 if outcome.signal is None else 128 + outcome.signal)
-
-
-def _modified(config: Config, modify: list[str], start_from: Path | None) -> Config:
-    """--modify adds to the recipe's modifications; if it has none, to those of the run given as --from."""
-    if start_from is None:
-        return config.with_modifications(modify)
-    from sixfold.runs.run import Run
-    from sixfold.training.start_from import add_modifications
-
-    return add_modifications(config, modify, Run(start_from))
 
 
 def _train(config: Config, out: Path, overwrite: bool, start_from: Path | None) -> Outcome:

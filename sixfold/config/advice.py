@@ -17,13 +17,12 @@ from sixfold.config.schema import TokenizerKinds, Vocabularies
 _USUAL_RATES = {"adamw": (1e-5, 1e-2), "muon": (1e-5, 5e-2), "adafactor": (1e-4, 0.1), "sgd": (1e-3, 3.0)}
 _FEWEST_OCCURRENCES = 10  # average occurrences of a piece in the text; with fewer, most pieces are hardly learned
 _PIECES = ("bpe", "unigram")  # the kinds whose vocabulary is filled to its size; for the others it is a limit
-_PREPARING = 0.5  # largest share of training.minutes that preparing the text should take
 
 
-def advice(planned: Planned, preparing: float) -> Iterator[str]:
-    """All advice for a run; `preparing` is the number of seconds that preparing its text took."""
-    rules = (long_warmup, unusual_rate, less_than_an_epoch, large_vocabulary)
-    for sentence in (*(rule(planned) for rule in rules), slow_preparation(planned, preparing)):
+def advice(planned: Planned) -> Iterator[str]:
+    """All advice for a run."""
+    for rule in (long_warmup, unusual_rate, less_than_an_epoch, large_vocabulary):
+        sentence = rule(planned)
         if sentence is not None:
             yield f"warning: {sentence}"
 
@@ -88,17 +87,6 @@ def large_vocabulary(planned: Planned) -> str | None:
 def _of(value: Any, side: str) -> Any:
     """The value for one side, where both may share it."""
     return getattr(value, side) if isinstance(value, Vocabularies | TokenizerKinds) else value
-
-
-def slow_preparation(planned: Planned, seconds: float) -> str | None:
-    """Little of the time is left for training."""
-    minutes = planned.config.training.minutes
-    if minutes is None or seconds <= _PREPARING * 60 * minutes:
-        return None
-    return (
-        f"preparing the text took {seconds / 60:.1f} of the {minutes:g} minutes: raise training.minutes, or prepare "
-        f"it once (sixfold.prepare) and train on the prepared text"
-    )
 
 
 def _steps(planned: Planned) -> float | None:

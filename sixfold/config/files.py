@@ -88,9 +88,10 @@ def write_config(config: Config, path: Path) -> None:
 
 
 def with_whole_paths(config: Config) -> Config:
-    """A copy whose text files have absolute paths."""
+    """A copy whose text files, and the run whose plan is repeated, have absolute paths."""
     parts = {part: _whole(getattr(config.data, part)) for part in ("train", "valid", "test")}
-    return config.model_copy(update={"data": config.data.model_copy(update=parts)})
+    training = config.training.model_copy(update={"plan": _whole(config.training.plan)})
+    return config.model_copy(update={"data": config.data.model_copy(update=parts), "training": training})
 
 
 def _whole(corpus: Any) -> Any:

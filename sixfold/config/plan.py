@@ -13,12 +13,14 @@ has the measurements behind each constant.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import log
 from typing import Any, NamedTuple
 
+from sixfold.config.cost import Facts, Size
 from sixfold.config.schema import Config
 
 PLANNED = (  # the keys that the rules below set
-    *(f"model.{key}" for key in ("d_model", "d_ff", "heads", "dropout")),
+    *(f"model.{key}" for key in ("d_model", "d_ff", "heads", "dropout", "modifications")),
     *(
         f"training.{key}"
         for key in ("batch_tokens", "optimizer", "learning_rate", "schedule", "warmup", "label_smoothing")
@@ -41,7 +43,7 @@ _FOR_STEPS = 0.85  # the rest is for preparing text, validating and saving
 
 # Batches: a short run needs small batches, or it makes too few steps.
 _STEPS_WANTED = 2000
-_SMALLEST_BATCH, _LARGEST_BATCH = 1000, 4000  # tokens
+_SMALLEST_BATCH, _LARGEST_BATCH, _TYPICAL_BATCH = 1000, 4000, 2000  # tokens
 
 _RATE, _AT_WIDTH = 6e-3, 128  # peak learning rate of muon and adamw at this width; it falls with the width
 _LARGEST_RATE = 8e-3
@@ -57,60 +59,12 @@ _TO_VALIDATE = 1.0  # seconds of each validation for copying weights and writing
 _LONG_OUTPUTS = 2  # length of an untrained model's output, divided by that of the reference
 
 
-class Facts(NamedTuple):
-    """Properties of the prepared training text. A text without a source has 0 source tokens."""
-
-    rows: int  # pairs, texts, or windows of a language model
-    source_tokens: int
-    target_tokens: int
-    vocabulary: int  # words that the head can predict
-    pairs: bool = False  # whether a row is a source and a target
-    labels: bool = False  # whether the model predicts a label in place of words
-    valid_rows: int = 0  # of the validation text; 0 without one
-    trained: bool = False  # whether the model begins with trained weights
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of an epoch, on the side that has more: a batch counts these, and the end of each row."""
-        return max(self.source_tokens, self.target_tokens, 1) + self.rows
-
-    @property
-    def length(self) -> float:
-        """Mean tokens of a row."""
-        return self.tokens / max(self.rows, 1)
-
-
 class Choice(NamedTuple):
     """A value that the plan gives to a key."""
 
     key: str  # such as "model.d_model"
     value: Any
     reason: str
-
-
-class Size(NamedTuple):
-    """One size of model, as far as its cost depends on it."""
-
-    d_model: int
-    layers: int  # of each stack
-    d_ff: int
-    pairs: bool = False  # encoder and decoder, not one stack
-
-    def parameters(self) -> int:
-        """Weights of all layers: 4d² of an attention (a decoder layer has two), 2·d·d_ff of a feed-forward layer."""
-        attention, inner = 4 * self.d_model**2, 2 * self.d_model * self.d_ff
-        return self.layers * (3 * attention + 2 * inner if self.pairs else attention + inner)
-
-    def operations(self, facts: Facts) -> float:
-        """Floating-point operations of an epoch: forward, and twice as many backward."""
-        d, inner = self.d_model, 2 * self.d_model * self.d_ff
-        seen = 2 * facts.length * d  # products of a query with all keys, and of its weights with all values
-        target = facts.target_tokens + facts.rows
-        work = target * self.layers * (4 * d**2 + seen + inner)
-        if self.pairs:
-            source = facts.source_tokens + facts.rows
-            work += source * self.layers * (6 * d**2 + seen + inner) + target * self.layers * (2 * d**2 + seen)
-        return 6 * (work + (0 if facts.labels else target * d * facts.vocabulary))
 
 
 _LADDER = ((64, 3), (96, 3), (128, 4), (192, 4), (256, 4), (384, 5), (512, 6), (768, 6), (1024, 6))  # (d_model, layers)
@@ -157,7 +111,7 @@ class Planned(NamedTuple):
 def make_plan(config: Config, facts: Facts, speed: Speed) -> Planned:
     """Apply all rules."""
     planner = _Planner(config, facts, speed)
-    for rule in (_sizes, _batch, _optimizer, _rate, _length, _dropout, _smoothing, _beam, _validation):
+    for rule in (_sizes, _positions, _batch, _optimizer, _rate, _length, _dropout, _smoothing, _beam, _validation):
         for choice in rule(planner):
             planner.add(choice)
     size = planner.size
@@ -207,26 +161,41 @@ class _Planner:
 
     def epoch_seconds(self, size: Size) -> float:
         """The time of an epoch on this machine."""
-        return size.operations(self.facts) / self._speed(size.d_model)
+        training = self.config.training
+        given = self.gives("training.optimizer")
+        muon = training.optimizer == "muon" if given else not self.facts.trained
+        batch = training.batch_tokens if self.gives("training.batch_tokens") else _TYPICAL_BATCH
+        updates = self.facts.tokens / batch * size.update() if muon else 0
+        return (size.operations(self.facts) + updates) / self._speed(size.d_model)
 
 
 def _sizes(planner: _Planner) -> Iterator[Choice]:
-    """The largest model for which the text has enough tokens and, in a run by minutes, the time suffices."""
+    """The largest model for which the text has enough tokens and, in a run with a length, reads enough of them."""
     model, facts = planner.config.model, planner.facts
     if planner.gives("model.d_model"):
         size, reason = _at_width(model.d_model, facts.pairs), f"for a width of {model.d_model}"
     else:
         size, reason = _fitting(planner)
-    layers = size.layers if not planner.gives("model.encoder_layers", "model.decoder_layers") else None
     yield Choice("model.d_model", size.d_model, reason)
     width = planner.config.model.d_model
     yield Choice("model.d_ff", 4 * width, "4 × d_model")
-    head = 64 if width >= 512 else _HEAD
-    heads = width // head if width % head == 0 else 1
+    heads = _heads(width)
     if not planner.gives("model.d_head"):
         yield Choice("model.heads", heads, f"each {width // heads} wide")
-    if layers is not None:
-        yield Choice("model.layers", layers, f"usual for a width of {width}")
+    depths = [f"model.{name}" for name in ("encoder_layers", "decoder_layers")]
+    if planner.gives("model.layers") or not planner.gives(*depths):
+        depths = ["model.layers"]
+    for depth in depths:
+        yield Choice(depth, size.layers, f"usual for a width of {width}")
+
+
+def _positions(planner: _Planner) -> Iterator[Choice]:
+    """Rotary positions, besides the modifications that --modify adds, unless one of these is about positions."""
+    model, facts = planner.config.model, planner.facts
+    width = model.d_head or model.d_model // model.heads
+    if facts.rotates and not facts.trained and width % 2 == 0:
+        reason = "learns faster than with sinusoids, which [] keeps"
+        yield Choice("model.modifications", [*model.modifications, "rotary"], reason)
 
 
 def _fitting(planner: _Planner) -> tuple[Size, str]:
@@ -236,14 +205,22 @@ def _fitting(planner: _Planner) -> tuple[Size, str]:
     chosen, reason = sizes[0], "the smallest: there is little text or time"
     for size in sizes:
         parameters, epochs = size.parameters(), planner.epochs(size)
-        if parameters > _PARAMETERS_PER_TOKEN * facts.tokens:
+        if parameters > _PARAMETERS_PER_TOKEN * facts.distinct_tokens:
             break
         seen = None if epochs is None else epochs * facts.tokens
-        if planner.seconds() is not None and seen is not None and seen < _SEEN_PER_PARAMETER * parameters:
+        if seen is not None and seen < _SEEN_PER_PARAMETER * parameters:
             break
-        of = f"for {_short(facts.tokens)} tokens of text" if seen is None else f"see {_short(seen)} tokens in this run"
-        chosen, reason = size, f"{_short(parameters)} parameters in layers {of}"
+        of = f"the text has {_short(facts.tokens)}" if seen is None else f"this run reads {_short(seen)}"
+        chosen, reason = size, f"{_short(parameters)} weights in layers; {of} tokens"
     return chosen, reason
+
+
+def _heads(width: int) -> int:
+    """The number of heads that makes their width even (rotary positions turn pairs of numbers) and nearly the usual."""
+    usual = 64 if width >= 512 else _HEAD
+    divisors = [n for n in range(1, width + 1) if width % n == 0]
+    even = [n for n in divisors if width // n % 2 == 0]
+    return min(even or divisors, key=lambda n: abs(log(width / n / usual)))
 
 
 def _at_width(width: int, pairs: bool) -> Size:
@@ -322,6 +299,7 @@ def _dropout(planner: _Planner) -> Iterator[Choice]:
     """The more often the model sees the same text, the more dropout."""
     epochs = planner.epochs(planner.size)
     seen = _EPOCHS_WITHOUT_LENGTH if epochs is None else epochs
+    seen *= planner.facts.tokens / planner.facts.distinct_tokens
     value = next((value for below, value in _DROPOUT if seen < below), _MOST_DROPOUT)
     yield Choice("model.dropout", value, f"about {_short(seen)} epochs" if epochs is not None else "for many epochs")
 

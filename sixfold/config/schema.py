@@ -89,6 +89,13 @@ class Data(Section):
         description="size of the joint vocabulary, or {source: N, target: N} for separate ones "
         "[default: for bpe and unigram chosen by the size of the text, for the other kinds all pieces of the text]",
     )
+    bpe_dropout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="for bpe: probability that a piece of the training text is divided into the two that it was merged "
+        "from, drawn again in each epoch; 0: off",
+    )
     max_length: int = Field(
         256,
         gt=0,
@@ -353,8 +360,11 @@ class Config(Section):
         return self.model_copy(update={"training": training})
 
     def with_modifications(self, more: Iterable[str]) -> Config:
-        """A copy with further modifications."""
-        return self.with_only([*self.model.modifications, *more])
+        """A copy with further modifications, which count as given only if its own are: the plan may add to them."""
+        changed = self.with_only([*self.model.modifications, *more])
+        if "modifications" not in self.model.model_fields_set:
+            changed.model.model_fields_set.discard("modifications")
+        return changed
 
     def with_only(self, modifications: list[str | dict[str, dict[str, Any] | None]]) -> Config:
         """A copy with these modifications in place of its own."""

@@ -156,6 +156,12 @@ def smoothed_loss(
     return losses_N.sum() if weights_N is None else (losses_N * weights_N).sum()
 
 
+def divergence(log_p: Tensor, log_q: Tensor, weights_N: Tensor) -> Tensor:
+    """Σ weight · (KL(p‖q) + KL(q‖p)) / 2, for log-probabilities (N, V)."""
+    both_N = ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(-1)
+    return (both_N * weights_N).sum() / 2
+
+
 def gradient_in_place(
     logits_NV: Tensor, targets_N: Tensor, smoothing: float, weights_N: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:

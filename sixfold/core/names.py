@@ -1,4 +1,4 @@
-"""Messages for a name that does not exist, with the nearest one that does."""
+"""Messages for a name that does not exist, with the nearest one that does; and for a package that is not installed."""
 
 from __future__ import annotations
 
@@ -25,3 +25,8 @@ def unknown(what: str, name: str, known: Iterable[str], cutoff: float = 0.6) -> 
     near = nearest(name, known, cutoff)
     hint = "" if near is None else f"did you mean {near!r}? "
     return f"there is no {what} {name!r}; {hint}there are {', '.join(known)}"
+
+
+def to_install(extra: str) -> str:
+    """The command that installs an optional part of sixfold."""
+    return f"pip install -c constraints.txt -e '.[{extra}]' in the directory of sixfold's source"

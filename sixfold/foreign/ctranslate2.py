@@ -28,6 +28,7 @@ from sixfold.core import forms
 from sixfold.core.call import Call
 from sixfold.core.ids import BOS, CONTROLS, EOS, UNK
 from sixfold.core.masks import LazySight, Sight
+from sixfold.core.names import to_install
 from sixfold.core.parts import form_of
 from sixfold.foreign.recognise import Layer, Recognised, branch_scale, recognise, table_of
 from sixfold.models.model import Model
@@ -44,7 +45,7 @@ def engine() -> Any:
     try:
         return importlib.import_module("ctranslate2")
     except ImportError:
-        raise ValueError("this needs the package ctranslate2: pip install 'sixfold[export]'") from None
+        raise ValueError(f"this needs the package ctranslate2: {to_install('export')}") from None
 
 
 def write(model: Model, tokenizers: Tokenizers, folder: Path, quantization: str = "float32", rows: int = ROWS) -> None:

@@ -29,7 +29,7 @@ from sixfold.core.inputs import (
     check_tap,
     check_targets,
 )
-from sixfold.core.loss import Scored, scored_only
+from sixfold.core.loss import Scored, chunked_loss, divergence, scored_only
 from sixfold.core.parts import Map, declared
 from sixfold.core.place import Place
 from sixfold.spec.assemble import Assembly
@@ -130,6 +130,18 @@ class Model(nn.Module):
         x, targets, weights = scored_only(x, targets, weights)
         weighted = {} if weights is None else {"weights": weights}  # a user's own head may not take weights
         return Scored(*self.head.loss(x, self._table["output"], targets, smoothing, **weighted))
+
+    def divergence(self, x: Tensor, other: Tensor, batch: Batch) -> Tensor:
+        """How far the words predicted from two states (B, L, D) each are apart: see core/loss.py."""
+        pair, targets, weights = scored_only(torch.cat([x, other], -1), batch.targets, batch.get("weights"))
+
+        def apart(pair_ND: Tensor, _: Tensor, weights_N: Tensor) -> tuple[Tensor, Tensor]:
+            one, two = map(self.log_probs, pair_ND.chunk(2, -1))
+            found = divergence(one, two, weights_N)
+            return found, found.detach()
+
+        parameters = dict.fromkeys([*self.head.parameters(), *self._table["output"].parameters()])
+        return chunked_loss(apart, pair, targets, list(parameters), weights=weights).sum
 
     def log_probs(self, x: Tensor) -> Tensor:
         """States (…, D) → the log-probability of every word (…, V)."""

@@ -84,6 +84,11 @@ def outline(sizes: Sizes, modifications: Iterable[Any], model: type[nn.Module]) 
     return Assembly(model, sizes, chosen, spec, bytes_of(built)), built
 
 
+def slots_filled(sizes: Sizes, modifications: Iterable[Any]) -> set[str]:
+    """The slots that these modifications fill."""
+    return set(_apply(Spec(sizes=sizes), [choose(entry) for entry in _entries(modifications)])[1])
+
+
 def resized(assembly: Assembly, sizes: Sizes, bytes: int) -> Assembly:  # noqa: A002
     """The same model with another vocabulary or number of classes, on which no check depends."""
     spec, _ = _apply(Spec(sizes=sizes), assembly.modifications)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from sixfold.core.batch import Batch, Term
 
 if TYPE_CHECKING:
     from sixfold.models.model import Model
+
+_LARGEST = 100.0  # weight of a divergence
 
 
 def make_batch(counts: dict[str, int], **arrays: Any) -> Batch:
@@ -23,8 +26,36 @@ def make_batch(counts: dict[str, int], **arrays: Any) -> Batch:
     return Batch(counts=counts, **{name: tensor(values) for name, values in arrays.items()})
 
 
-def word_losses(model: Model, batch: Batch, smoothing: float = 0.0, recompute: bool = False) -> dict[str, Term]:
+@dataclass(frozen=True)
+class Agreement:
+    """R-Drop (2106.14448): two passes over a batch differ by their dropout; their predictions should agree."""
+
+    r_drop: float = 0.0  # weight of the divergence of the two passes; 0: one pass
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.r_drop <= _LARGEST:
+            raise ValueError(f"r_drop is a weight from 0 to {_LARGEST:g}, got {self.r_drop:g}")
+
+
+def word_losses(
+    model: Model, batch: Batch, smoothing: float = 0.0, recompute: bool = False, options: Any = None
+) -> dict[str, Term]:
     """−log p of the scored words, and the auxiliary losses of parts, times the number of these words."""
+    if isinstance(options, Agreement) and options.r_drop and model.training:
+        return _agreeing(model, batch, smoothing, recompute, options.r_drop)
     reading = model.read(batch, recompute=recompute)
     scored = model.score_words(reading.x, batch, smoothing)
     return {"words": Term(scored.sum, scored.plain), **reading.auxiliary_terms(scored.tokens)}
+
+
+def _agreeing(model: Model, batch: Batch, smoothing: float, recompute: bool, weight: float) -> dict[str, Term]:
+    """R-Drop: (−log p₁ − log p₂)/2 + weight · (KL(p₁‖p₂) + KL(p₂‖p₁))/4, half of the paper's loss."""
+    import torch
+
+    twice = batch.replaced(**{name: torch.cat([tensor, tensor]) for name, tensor in batch.fields.items()})
+    reading = model.read(twice, recompute=recompute)
+    scored = model.score_words(reading.x, twice, smoothing)
+    first, second = reading.x.chunk(2)
+    apart = model.divergence(first, second, batch)
+    words = Term((scored.sum + weight * apart) / 2, scored.plain / 2)
+    return {"words": words, **reading.auxiliary_terms(scored.tokens // 2)}

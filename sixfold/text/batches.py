@@ -14,6 +14,7 @@ from sixfold.text.bucketing import Lengths, StepTiles, deal, make_tiles, plan_ep
 from sixfold.text.rows import Rows, random_keys
 
 Collate = Callable[[Rows], Batch]
+OfEpoch = Callable[[int], tuple[Examples, Lengths]]  # epoch → the text of that epoch
 LARGER_SIDE, TARGET_SIDE = "larger side", "target side"  # counted by `batch_tokens`; TARGET_SIDE in runs of version 0.1
 
 
@@ -30,10 +31,12 @@ class Batches:
         seed: int,
         pieces: int = 1,
         words: int = 0,
+        of_epoch: OfEpoch | None = None,
     ):
-        self.examples, self.batch_tokens, self.seed, self.pieces = examples, batch_tokens, seed, pieces
+        self.batch_tokens, self.seed, self.pieces = batch_tokens, seed, pieces
         self.padding = 0.0  # share of PAD in the inputs of the last step
-        self._collate, self._words, self._all_sides = collate, words, lengths
+        self._collate, self._words = collate, words
+        self._of_epoch = of_epoch or (lambda epoch: (examples, lengths))
         self.load_state({"epoch": 0, "index": 0, "budget": LARGER_SIDE})
 
     def next(self, which: Iterable[int] | None = None) -> list[Batch]:
@@ -66,11 +69,12 @@ class Batches:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go to a position: the batches from there on are the same as before."""
         self._budget = state.get("budget", TARGET_SIDE)
-        self._lengths = self._all_sides.counting_target_only() if self._budget == TARGET_SIDE else self._all_sides
-        self.tiles = tiles_per_step(self._lengths, self.batch_tokens)  # the usual number in a step
         self._go_to(state["epoch"], state["index"])
 
     def _go_to(self, epoch: int, index: int) -> None:
+        self.examples, sides = self._of_epoch(epoch)
+        self._lengths = sides.counting_target_only() if self._budget == TARGET_SIDE else sides
+        self.tiles = tiles_per_step(self._lengths, self.batch_tokens)  # the usual number in a step
         generator = np.random.default_rng([self.seed, epoch])
         steps: list[StepTiles] = plan_epoch(
             self._lengths, self.examples.groups, self.batch_tokens, self.tiles, generator

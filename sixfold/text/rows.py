@@ -50,7 +50,12 @@ def random_keys(seed: int, epoch: int, index: Array) -> Array:
 
 def uniform(keys: Array, width: int, stream: int) -> Array:
     """Random numbers in [0, 1) for each cell (R, width); each `stream` is independent."""
-    bits = _mix(_mix(keys + np.uint64(stream)) + np.arange(width, dtype=np.uint64))
+    return uniform_at(keys, np.arange(width), stream)
+
+
+def uniform_at(keys: Array, positions: Array, stream: int) -> Array:
+    """The same for cells at these positions in their rows; `keys` has the key of each one's row."""
+    bits = _mix(_mix(keys + np.uint64(stream)) + positions.astype(np.uint64))
     return (bits >> np.uint64(11)) * 2.0**-53
 
 

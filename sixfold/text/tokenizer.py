@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -161,6 +161,12 @@ class Tokenizer:
     def names(self) -> list[str]:
         """The name of each id in the file; all are different."""
         return [self._rust.id_to_token(id_) or "" for id_ in range(len(self))]
+
+    def merges(self) -> Iterator[tuple[int, int, int]]:
+        """The merges of bpe in order: the ids of both halves and of the result. Other kinds have none."""
+        id_of = self._rust.get_vocab().__getitem__
+        for left, right in json.loads(self._text)["model"].get("merges", []):
+            yield id_of(left), id_of(right), id_of(left + right)
 
     @property
     def text(self) -> str:

@@ -11,11 +11,16 @@ from typing import Any
 import torch
 
 from sixfold.config.schema import Config, Training
+from sixfold.core.place import Sizes
 from sixfold.models.build import build
 from sixfold.models.model import Model
 from sixfold.runs.run import Run, versions
+from sixfold.spec.registry import choose
 from sixfold.tasks.task import Task, task_of
-from sixfold.text.batches import Batches
+from sixfold.text.arrays import Examples
+from sixfold.text.batches import Batches, OfEpoch
+from sixfold.text.bpe_dropout import BpeDropout
+from sixfold.text.bucketing import Lengths
 from sixfold.text.corpus import Prepared
 from sixfold.training.average import make_average
 from sixfold.training.observers.display import Display
@@ -37,10 +42,16 @@ def build_model(config: Config, prepared: Prepared, processes: Processes, like: 
     `like` is the model on `meta` that preflight built. Its checks are repeated only if the plan has changed sizes.
     """
     sizes, seed = config.sizes_with(prepared.tokenizers), config.training.seed
-    if like is not None and any(getattr(sizes, name) != getattr(like.sizes, name) for name in _PLANNED_SIZES):
+    if like is not None and not _is_like(like, config, sizes):
         like = None
     model = build(sizes, config.model.modifications, config.model.kind, seed=seed, like=like)
     return model.to(processes.device)
+
+
+def _is_like(model: Model, config: Config, sizes: Sizes) -> bool:
+    """Whether the model has all that the plan may have changed."""
+    same_parts = model.assembly.modifications == tuple(map(choose, config.model.modifications))
+    return same_parts and all(getattr(sizes, name) == getattr(model.sizes, name) for name in _PLANNED_SIZES)
 
 
 def make_batches(task: Task, prepared: Prepared, config: Config, pieces: int) -> Batches:
@@ -52,7 +63,23 @@ def make_batches(task: Task, prepared: Prepared, config: Config, pieces: int) ->
         seed=config.training.seed,
         pieces=pieces,
         words=len(prepared.tokenizers.target),
+        of_epoch=_text_of_epochs(task, prepared, config),
     )
+
+
+def _text_of_epochs(task: Task, prepared: Prepared, config: Config) -> OfEpoch | None:
+    """The training text of each epoch, if it changes."""
+    data = config.data
+    if not data.bpe_dropout:
+        return None
+    seed = config.training.seed
+    dropout = BpeDropout(prepared.tokenizers, data.bpe_dropout, seed=seed, longest=data.max_length)
+
+    def of_epoch(epoch: int) -> tuple[Examples, Lengths]:
+        examples = dropout.of_epoch(prepared.train, epoch)
+        return examples, task.lengths(examples)
+
+    return of_epoch
 
 
 def make_pace(training: Training, started: float | None = None) -> Pace:
@@ -68,10 +95,11 @@ def make_pace(training: Training, started: float | None = None) -> Pace:
 
 
 def planned_events(run: Run) -> list[tuple[int, int]]:
-    """The plan events in the log of a run by minutes."""
-    found = [(record["step"], record["steps"]) for record in run.need().records() if record["kind"] == "plan"]
-    if not found:
-        raise ValueError(f"training.plan: the log of {run.directory} has no plan; give a run with training.minutes")
+    """The plan events in the log of a run by minutes, or of a run that repeats one."""
+    training = run.need().read_config().training
+    found = [(record["step"], record["steps"]) for record in run.records() if record["kind"] == "plan"]
+    if not found or (training.minutes is None and training.plan is None):
+        raise ValueError(f"training.plan: {run.directory} was not trained by minutes; give a run with training.minutes")
     return found
 
 

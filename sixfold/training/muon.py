@@ -3,10 +3,11 @@
     b ← β·b + (1 − β)·g      u = β·b + (1 − β)·g      W ← (1 − ηλ)·W − 0.2·η·√max(m, n) · UVᵀ,  where u = UΣVᵀ
 
 The factor 0.2·√max(m, n) gives the update the root mean square of AdamW's (arXiv:2502.16982), so that one learning
-rate suits both. UVᵀ is approximated by a Newton-Schulz iteration.
+rate suits both. UVᵀ is approximated by polynomials that take all singular values near to 1.
 
-torch.optim.Muon computes the iteration in bfloat16, one matrix at a time. On a CPU without bfloat16 instructions that
-takes ten times as long as float32. Here a CPU uses float32, and matrices of the same shape are one batch.
+torch.optim.Muon takes five equal polynomials and computes in bfloat16, one matrix at a time. On a CPU without bfloat16
+instructions that takes ten times as long as float32. Here a CPU uses float32, matrices of the same shape are one batch,
+and three different polynomials come as near as the five.
 
 Letters: N matrices of m × n, m ≤ n.
 """
@@ -23,8 +24,9 @@ from torch.optim import Optimizer
 
 from sixfold.core.sharded_tensors import like, whole
 
-_COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of x, x³ and x⁵: the iteration's steepest slope at 0 that stays bounded
-_ITERATIONS = 5
+# Coefficients of x, x³ and x⁵. Each polynomial is the one nearest to 1 on the interval that the one before it leaves
+# (arXiv:2505.16932); the first interval is [0.01, 1], the last image [0.73, 1.27].
+_POLYNOMIALS = ((8.0934, -23.6204, 17.4462), (3.6366, -2.7219, 0.5365), (2.6613, -1.9772, 0.4526))
 _RMS = 0.2  # root mean square of AdamW's update per learning rate
 
 
@@ -62,13 +64,12 @@ class Muon(Optimizer):
 
 
 def orthogonal(matrices_Nmn: Tensor) -> Tensor:
-    """About UVᵀ of each matrix UΣVᵀ: singular values become 0.7 to 1.2, except those near 0."""
+    """About UVᵀ of each matrix UΣVᵀ: singular values become 0.73 to 1.27, except those below 0.01 of their norm."""
     if matrices_Nmn.shape[1] > matrices_Nmn.shape[2]:
         return orthogonal(matrices_Nmn.mT).mT
     x = matrices_Nmn if matrices_Nmn.device.type == "cpu" else matrices_Nmn.bfloat16()
     x = x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=1e-7)  # singular values are at most 1
-    a, b, c = _COEFFICIENTS
-    for _ in range(_ITERATIONS):
+    for a, b, c in _POLYNOMIALS:
         gram_Nmm = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram_Nmm, gram_Nmm, gram_Nmm, beta=b, alpha=c), x, beta=a)
     return x

@@ -8,7 +8,7 @@ from sixfold.core.place import Sizes
 from sixfold.models.build import build
 from sixfold.models.model import Model
 from sixfold.runs.run import Run
-from sixfold.tasks.task import settled, task_of
+from sixfold.tasks.task import Task, settled, task_of
 from sixfold.text.forms import TextForm
 from sixfold.training.optimizer import make_optimizers
 from sixfold.training.start_from import inherit, outline
@@ -35,6 +35,7 @@ def check(config: Config, before: Run | None = None) -> tuple[Config, Model]:
     model = _outline(sized) if before is None else outline(sized, before)
     make_optimizers(model, config.training)
     _check_lengths(model, config, task.form)
+    _check_bpe_dropout(config, task)
     return config, model
 
 
@@ -61,3 +62,17 @@ def _check_lengths(model: Model, config: Config, form: TextForm) -> None:
                 f"data.{form.limit} is {most:,}, but this {whose} can read only {limit:,} tokens; set it to at most "
                 f"{limit - form.ends:,}, or give its modification a larger length"
             )
+
+
+def _check_bpe_dropout(config: Config, task: Task) -> None:
+    """Raise a ValueError if the pieces of this text can't be divided."""
+    data = config.data
+    kinds = [data.tokenizer] if isinstance(data.tokenizer, str) else [kind for _, kind in data.tokenizer]
+    if not data.bpe_dropout:
+        return
+    if "bpe" not in kinds:
+        raise ValueError(
+            f"data.bpe_dropout divides the pieces of data.tokenizer bpe, got {' and '.join(kinds)}; leave it out"
+        )
+    if task.form.limit != "max_length":
+        raise ValueError(f"data.bpe_dropout is not for the windows of plain text that {task.name} reads; leave it out")

@@ -25,15 +25,33 @@ _NAMED = 3  # most differing keys that a message names
 
 
 def need_steps(config: Config, saved: Checkpoint) -> None:
-    """Raise a ValueError if the checkpoint is beyond training.steps."""
+    """Raise a ValueError if the run can't have this length: it is past its end, or was begun by another kind."""
     steps = config.training.steps
-    if steps is None and (config.training.minutes or config.training.plan or config.training.patience):
+    if steps is None and config.training.minutes is not None:
+        _need_plan_by_minutes(config.training.minutes, saved)
+        return
+    if steps is None and (config.training.plan or config.training.patience):
         return
     if steps is None:
         raise ValueError("training.steps is null, but to resume a run it must be a number")
     if steps < saved.step:
         raise ValueError(
             f"training.steps is {steps:,}, but this run has already done {saved.step:,}; give at least {saved.step:,}"
+        )
+
+
+def _need_plan_by_minutes(minutes: float, saved: Checkpoint) -> None:
+    """Raise a ValueError if the run was not begun by minutes, or if they are changed after its schedule has ended."""
+    then = saved.state.get("config", {}).get("training", {}).get("minutes")
+    again = "--from RUN --training.minutes N begins a new run with its weights"
+    if then is None:
+        raise ValueError(
+            f"training.minutes is {minutes:g}, but this run was not begun by minutes, so its learning rate is planned "
+            f"otherwise; {again}"
+        )
+    if then != minutes and saved.step >= saved.state["plan"]["events"][-1][1]:
+        raise ValueError(
+            f"this run has used its {then:g} minutes, and its learning rate has fallen to the end; {again}"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -30,7 +31,7 @@ from sixfold.training.observers.display import NO_BEST, Display, Quiet
 from sixfold.training.observers.log import Log
 from sixfold.training.observers.observer import Observer
 from sixfold.training.observers.tensorboard import Board
-from sixfold.training.planning import complete
+from sixfold.training.planning import complete, warning_of_slow_preparation
 from sixfold.training.planning import lines as plan_lines
 from sixfold.training.preflight import check
 from sixfold.training.processes import Processes, reported_once, together
@@ -110,17 +111,17 @@ def train(
                 raise ValueError(f"{out} holds a run; give --resume {out} to continue it, or --overwrite to replace it")
             _check_files(run, config)
             tokenizers = None if before is None else Tokenizers.load(before.directory)
-            made = _prepare(run.draft, config, display, tokenizers, prepared)
+            made = _prepare(run.draft, config, display, tokenizers, prepared, started=started)
             made.tokenizers.save(run.draft.directory)
             if made.labels:
                 write_labels(run.draft.directory, made.labels)
-        opened, prepared_in = _open(run.draft, processes), time.monotonic() - started
+        opened = _open(run.draft, processes)
         planned = complete(config.with_classes(len(opened.labels)), opened, processes, trained=before is not None)
         config = planned.config
         model = build_model(config, opened, processes, like=outline)
         for line in plan_lines(planned, sum(parameter.numel() for parameter in model.parameters())):
             display.say(line)
-        for line in advice(planned, prepared_in):
+        for line in advice(planned):
             display.say(line)
         origin = {} if before is None else take(model, config, before, display, opened.labels)
         origin["plan"] = [list(choice) for choice in planned.choices]
@@ -232,12 +233,14 @@ def _prepare(
     tokenizers: Tokenizers | None,
     prepared: Prepared | None = None,
     labels: Sequence[str] = (),
+    started: float = math.inf,
 ) -> Prepared:
-    """Tokenise the text, or copy prepared text, and display its report."""
+    """Tokenise the text, or copy prepared text, and display its report. The run's minutes count from `started`."""
     if prepared is not None:
         made = copy_prepared(prepared, run.data, config.data, task_of(config).form, tokenizers)
     else:
-        made = prepare_text(config.data, task_of(config).form, run.data, tokenizers, display.progress, labels)
+        told = warning_of_slow_preparation(display.progress, display.say, config.training.minutes, started)
+        made = prepare_text(config.data, task_of(config).form, run.data, tokenizers, told, labels)
     for line in made.report.lines():
         display.say(line)
     return made

@@ -12,7 +12,7 @@ from statistics import median
 
 import torch
 
-from sixfold.config.plan import Facts, Size
+from sixfold.config.cost import Facts, Size
 from sixfold.core.batch import Batch
 from sixfold.core.place import Sizes
 from sixfold.models.build import build

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from sixfold.api.load import OpenedRun
+from sixfold.core.names import to_install
 from sixfold.foreign.agreement import CLOSE
 from sixfold.foreign.export import export, refusal
 from sixfold.verify.equality import Measured, equality
@@ -24,7 +25,7 @@ def exported(subject: VerifiedRun) -> Measured:
     if reason := refusal(OpenedRun(subject.model, subject.tokenizers, subject.config, subject.task), "ctranslate2"):
         raise NotApplicable(reason)
     if find_spec("ctranslate2") is None:
-        raise NotApplicable("ctranslate2 is not installed (pip install 'sixfold[export]')")
+        raise NotApplicable(f"ctranslate2 is not installed ({to_install('export')})")
     path = subject.scratch / "exported"
     found = export(subject.directory, "ctranslate2", path, lines=len(texts), texts=texts).agreement
     assert found is not None, "there are texts to compare"

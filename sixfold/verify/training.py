@@ -23,6 +23,7 @@ from sixfold.runs.run import Run
 from sixfold.training import checkpoint
 from sixfold.training.make_trainer import make_trainer
 from sixfold.training.observers.log import Log
+from sixfold.training.pace import UNKNOWN
 from sixfold.training.processes import Processes
 from sixfold.verify import gradients
 from sixfold.verify.equality import Measured, equality
@@ -202,6 +203,7 @@ def _train(subject: VerifiedRun, twin: Run, steps: int) -> None:
     trainer.model.train()
     for _ in range(steps):
         trainer.step()
+        trainer.plan()
         if trainer.checkpoint_is_due():
             trainer.save()
     if not trainer.saved:
@@ -209,17 +211,25 @@ def _train(subject: VerifiedRun, twin: Run, steps: int) -> None:
 
 
 def _config(subject: VerifiedRun) -> Config:
-    """The run's configuration with a limit that allows the extra steps, each of which is logged."""
+    """The run's configuration with a length that allows the extra steps, each of which is logged.
+
+    A run by minutes that has so many steps left repeats its own plan.
+    """
     training, saved = subject.config.training, subject.checkpoint
-    planned = training.steps or saved.state["plan"]["events"][-1][1]
-    steps = max(planned, saved.step + 2 * _STEPS)
-    changes = {"steps": steps, "minutes": None, "plan": None, "log_every": 1, "compile": False}
+    planned, needed = training.steps or saved.state["plan"]["events"][-1][1], saved.step + 2 * _STEPS
+    by_minutes = training.minutes is not None or training.plan is not None
+    length: dict[str, Any]
+    if by_minutes and needed <= planned != UNKNOWN:
+        length = {"steps": None, "minutes": None, "plan": str(subject.directory)}
+    else:
+        length = {"steps": max(planned, needed), "minutes": None, "plan": None}
+    changes = {**length, "log_every": 1, "compile": False}
     return subject.config.model_copy(update={"training": training.model_copy(update=changes)})
 
 
 def _differing_state(left: checkpoint.Checkpoint, right: checkpoint.Checkpoint) -> str:
     """The first differing entry of two checkpoints' states; the log's is left out: its times, and so sizes, differ."""
-    for key in ("progress", "data", "batches", "guard", "healthy", "grid"):
+    for key in ("progress", "data", "batches", "guard", "healthy", "grid", "plan"):
         if json.dumps(left.state.get(key)) != json.dumps(right.state.get(key)):
             return f"{key!r} of state.json"
     return ""

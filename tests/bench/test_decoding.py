@@ -104,8 +104,8 @@ def test_who_is_not_installed_is_named(tmp_path, monkeypatch):
     with opened(str(translating(tmp_path / "run")), {}) as subject:
         written, left_out = everybody(subject, Search(1, BATCH, 9), tmp_path)
     assert list(written) == ["sixfold float32"]
-    assert "pip install 'sixfold[export]'" in left_out["ctranslate2"]
-    assert "pip install 'sixfold[bench]'" in left_out["transformers"]
+    assert "pip install -c constraints.txt -e '.[export]'" in left_out["ctranslate2"]
+    assert "pip install -c constraints.txt -e '.[bench]'" in left_out["transformers"]
 
 
 def test_what_ctranslate2_can_not_express_is_named(tmp_path):

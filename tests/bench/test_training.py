@@ -100,7 +100,7 @@ def test_who_is_not_installed_is_named(monkeypatch):
     with recipe() as subject:
         found = measure(subject, wishes, 1.0, quietly)
     assert list(found["contenders"]) == [OURS]
-    assert "pip install 'sixfold[bench]'" in found["left_out"]["transformers"]
+    assert "pip install -c constraints.txt -e '.[bench]'" in found["left_out"]["transformers"]
     assert set(found["left_out"]) == set(wishes.peers)
 
 

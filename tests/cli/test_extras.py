@@ -20,6 +20,6 @@ def test_a_missing_package_is_named_with_its_extra(sixfold, tmp_path, monkeypatc
     monkeypatch.setitem(sys.modules, package, None)  # importing it fails
     code, out, err = sixfold(*words)
     assert (code, out) == (2, "")
-    assert f"{package}: pip install 'sixfold[{extra}]'\n" in err
+    assert f"{package}: pip install -c constraints.txt -e '.[{extra}]' in " in err
     assert len(err.strip().splitlines()) == 1
     assert not (tmp_path / "new").exists()

@@ -7,11 +7,11 @@ from sixfold.config.advice import (
     large_vocabulary,
     less_than_an_epoch,
     long_warmup,
-    slow_preparation,
     unusual_rate,
 )
+from sixfold.config.cost import Facts
 from sixfold.config.files import read_config
-from sixfold.config.plan import Choice, Facts, Planned, make_plan
+from sixfold.config.plan import Choice, Planned, make_plan
 
 CAPTIONS = Facts(29_000, 400_000, 420_000, 5_000, pairs=True)  # 449,000 tokens with the ends
 
@@ -87,16 +87,9 @@ def test_a_vocabulary_that_nobody_gave_is_not_criticised():
     assert large_vocabulary(planned(facts=few._replace(trained=True), **{"data.vocabulary": 500})) is None
 
 
-def test_preparation_that_takes_most_of_the_time():
-    run = planned(**{"training.minutes": 5})
-    assert "preparing the text took 3.0 of the 5 minutes" in slow_preparation(run, 180)
-    assert slow_preparation(run, 149) is None
-    assert slow_preparation(planned(), 10_000) is None
-
-
 def test_what_is_wrong_is_said_and_nothing_else():
-    assert [*advice(planned(), 1.0)] == []
-    (said,) = advice(planned(**{"training.learning_rate": 1.0}), 1.0)
+    assert [*advice(planned())] == []
+    (said,) = advice(planned(**{"training.learning_rate": 1.0}))
     assert said.startswith("warning: training.learning_rate is 1, ")
 
 
@@ -105,4 +98,4 @@ def test_what_is_wrong_is_said_and_nothing_else():
 @pytest.mark.parametrize("optimizer", ["adamw", "muon", "adafactor", "sgd", None])
 def test_what_is_planned_gets_no_advice(facts, given, optimizer):
     config = read_config(None, given if optimizer is None else {**given, "training.optimizer": optimizer})
-    assert [*advice(make_plan(config, facts, lambda width: 60e9), 1.0)] == []
+    assert [*advice(make_plan(config, facts, lambda width: 60e9))] == []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sixfold.config.cost import Facts, Size
 from sixfold.config.files import read_config
-from sixfold.config.plan import PLANNED, Facts, Size, make_plan, vocabulary
+from sixfold.config.plan import PLANNED, make_plan, vocabulary
 from sixfold.config.schema import keys
 
 CAPTIONS = Facts(29_000, 400_000, 420_000, 5_000, pairs=True, valid_rows=1_000)
@@ -29,6 +30,13 @@ def test_operations_are_six_for_each_weight_and_token():
     facts = Facts(1, 0, 9, 100)  # ten tokens with the end; each looks at ten
     weights, looking, head = 256 + 512, 2 * 10 * 8, 8 * 100
     assert Size(8, 1, 32).operations(facts) == 6 * 10 * (weights + looking + head)
+
+
+def test_an_update_counts_the_products_of_three_polynomials():
+    gram, square, product = 2 * 8 * 8 * 32, 2 * 8**3, 2 * 8 * 8 * 32  # X·Xᵀ (8 × 32), its square, times X
+    of_attention, of_feed_forward = 3 * 3 * 2 * 8**3, 3 * (gram + square + product)
+    assert Size(8, 1, 32).update() == 4 * of_attention + 2 * of_feed_forward
+    assert Size(8, 2, 32, pairs=True).update() == 2 * (12 * of_attention + 4 * of_feed_forward)
 
 
 def test_a_vocabulary_grows_with_the_text_within_bounds():
@@ -67,6 +75,30 @@ def test_what_is_given_is_never_changed():
     assert not {choice.key for choice in plan.choices} & set(given)
     assert plan.config.model.d_ff == 800  # follows the given width
     assert 200 % plan.config.model.heads == 0
+
+
+@pytest.mark.parametrize(("width", "wide"), [(96, 32), (128, 32), (512, 64), (200, 40), (100, 50), (33, 33), (14, 14)])
+def test_heads_are_nearly_as_wide_as_usual_for_any_width(width, wide):
+    model = planned(CAPTIONS, model__d_model=width, training__minutes=5).config.model
+    assert model.d_model == model.heads * wide
+
+
+def test_the_stack_whose_depth_is_not_given_gets_a_planned_one():
+    plan = planned(CAPTIONS, model__encoder_layers=2, model__d_model=128, training__minutes=5)
+    assert (plan.config.model.encoder_layers, plan.config.model.decoder_layers) == (2, 4)
+    assert planned(CAPTIONS, model__layers=3, model__encoder_layers=2).config.model.decoder_layers is None
+
+
+def test_a_short_run_by_steps_gets_a_small_model():
+    short, long = (planned(TEN_MILLION, training__steps=steps).config.model.d_model for steps in (100, 1_000_000))
+    assert (short, long) == (64, 1024)
+
+
+def test_text_that_repeats_itself_counts_once():
+    often = CAPTIONS._replace(repeated=0.95)
+    once, ten_times = (planned(facts, gflops=500, training__minutes=60).config.model for facts in (CAPTIONS, often))
+    assert ten_times.d_model < once.d_model
+    assert ten_times.dropout >= once.dropout
 
 
 def test_a_second_plan_of_a_completed_configuration_chooses_nothing():
@@ -131,7 +163,8 @@ def test_an_absurd_budget_gets_a_plan(facts, minutes):
 def test_the_expected_duration_is_that_of_the_operations():
     plan = planned(CAPTIONS, gflops=60.0, training__steps=3000)
     size = Size(plan.config.model.d_model, plan.config.model.layers, plan.config.model.d_ff, pairs=True)
-    seconds = plan.epochs * size.operations(CAPTIONS) / 60e9 / 0.85
+    operations = plan.epochs * size.operations(CAPTIONS) + 3000 * size.update()
+    seconds = operations / 60e9 / 0.85
     assert f"about {seconds / 60:.0f} minutes" in plan.length()
 
 

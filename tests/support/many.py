@@ -83,6 +83,13 @@ def equal_batches(many):
     many.train("accumulated", training__steps=20, training__accumulate=2)
 
 
+def by_minutes(many):
+    """Two processes train for a second or two; then one process repeats their plan."""
+    length = {"training__steps": None, "training__warmup": 0.1, "training__validate_every": 0.5}
+    many.train("minutes", **length, training__minutes=0.03)
+    many.train("repeated", 1, **length, training__plan=str(many.folder / "minutes"))
+
+
 def cut_up(many):
     for name, (modifications, layers, steps) in CUT_UP.items():
         for parallel in ("ddp", "fsdp"):
@@ -146,5 +153,5 @@ def poisoned(many):
 
 if __name__ == "__main__":
     with together("cpu") as everybody:
-        for do in (equal_batches, cut_up, moved, tasks, poisoned):
+        for do in (equal_batches, by_minutes, cut_up, moved, tasks, poisoned):
             do(Many(Path(sys.argv[1]), everybody))

@@ -57,7 +57,7 @@ def test_a_configuration_with_a_kind_alone_means_what_it_meant(kind, name):
 
 
 def test_a_configuration_that_says_nothing_translates():
-    assert settled(config()).task == {"name": "translation"}
+    assert settled(config()).task == {"name": "translation", "r_drop": 0.0}
 
 
 @pytest.mark.parametrize(("recipe", "name"), [("lm", "language_model"), ("mlm", "masked_words")])
@@ -107,7 +107,7 @@ def test_the_command_line_wins_over_the_file(tmp_path):
     [
         ("clasification", ["there is no task 'clasification' (did you mean 'classification'?)", "--import FILE"]),
         ("masked_words:maskd=0.3", ["task 'masked_words' has no option 'maskd' (did you mean 'masked'?)", "random"]),
-        ("translation:beam=3", ["task 'translation' has no option 'beam'", "it has none"]),
+        ("translation:beam=3", ["task 'translation' has no option 'beam'", "it has r_drop"]),
         ("masked_words:masked=often", ["option 'masked' of task 'masked_words'", "often"]),
         ("masked_words:masked", ["masked"]),
         ({"masked": 0.3}, ["task: give {name: NAME, option: value}"]),

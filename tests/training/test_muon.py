@@ -18,9 +18,9 @@ def test_the_update_has_the_singular_vectors_and_nearly_equal_singular_values(sh
     u, _, vt = torch.linalg.svd(given, full_matrices=False)
     values = (u.mT @ found @ vt.mT).diagonal(dim1=-2, dim2=-1)
     assert torch.allclose(u @ torch.diag_embed(values) @ vt, found, atol=1e-4)
-    large = torch.linalg.svdvals(given) > 0.05 * torch.linalg.svdvals(given)[:, :1]
-    assert values[large].min() > 0.5
-    assert values.max() < 1.3
+    relative = torch.linalg.svdvals(given) / torch.linalg.matrix_norm(given)[:, None]
+    assert values[relative > 0.01].min() > 0.73 - 1e-3
+    assert values.max() < 1.27 + 1e-3
 
 
 def test_a_matrix_of_a_batch_gets_the_update_that_it_gets_alone():
@@ -29,7 +29,7 @@ def test_a_matrix_of_a_batch_gets_the_update_that_it_gets_alone():
 
 
 def test_three_steps_are_torchs():
-    """torch's iteration is computed in bfloat16, so only the direction is compared exactly."""
+    """torch has other polynomials, computed in bfloat16: the direction is nearly the same, and the length similar."""
     starts = [matrices(6, 6), matrices(6, 12), matrices(12, 6), matrices(6, 6) + 1]
     ours, theirs = ([torch.nn.Parameter(start.clone()) for start in starts] for _ in range(2))
     optimizers = [
@@ -43,5 +43,5 @@ def test_three_steps_are_torchs():
             optimizer.step()
     for mine, its, start in zip(ours, theirs, starts, strict=True):
         moved, expected = (each.detach() - start for each in (mine, its))
-        assert torch.cosine_similarity(moved.flatten(), expected.flatten(), dim=0) > 0.999
-        assert moved.norm() == pytest.approx(expected.norm().item(), rel=0.02)
+        assert torch.cosine_similarity(moved.flatten(), expected.flatten(), dim=0) > 0.99
+        assert moved.norm() == pytest.approx(expected.norm().item(), rel=0.1)

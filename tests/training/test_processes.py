@@ -68,6 +68,15 @@ def test_two_processes_and_micro_batches_are_one_batch(runs, name):
     )
 
 
+def test_two_processes_follow_the_plan_of_the_first(runs):
+    two, one = runs("minutes"), runs("repeated")
+    plans = [[(r["step"], r["steps"]) for r in run.records() if r["kind"] == "plan"] for run in (two, one)]
+    assert plans[0]
+    assert plans[0] == plans[1]
+    # There may be hundreds of steps, over which last bits grow.
+    assert furthest(weights(one), weights(two)) < 0.01 * furthest(weights(one), weights(one, 0))
+
+
 @pytest.mark.parametrize("name", CUT_UP)
 def test_shards_are_trained_as_whole_models(runs, name):
     ddp, fsdp = runs(f"{name}-ddp"), runs(f"{name}-fsdp")

@@ -199,6 +199,7 @@ def test_a_run_that_repeats_the_plan_of_another_is_the_same_run_even_if_it_is_in
     resume(again.directory, display=Quiet())
     left, right = (run.directory / "model.safetensors" for run in (first, again))
     assert left.read_bytes() == right.read_bytes()
+    assert tiny.log_without_times(first) == tiny.log_without_times(again)
 
 
 def test_from_takes_weights_and_tokenizer_and_names_sizes_that_differ(run):

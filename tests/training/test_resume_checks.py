@@ -16,7 +16,7 @@ from sixfold.training.observers.display import Quiet
 from sixfold.training.runner import resume, train
 from sixfold.training.trainer import Trainer
 from tests.support import tiny
-from tests.support.breaking_off import Listener, breaking_off_at, broken_off, contents
+from tests.support.breaking_off import Listener, breaking_off_after, breaking_off_at, broken_off, contents
 from tests.support.plain_text import recipe
 
 
@@ -124,6 +124,31 @@ def test_steps_that_cannot_be_gone_are_refused(run, steps, words):
     with pytest.raises(ValueError, match=words):
         resume(run.directory, {"training.steps": steps}, display=Quiet())
     assert contents(run) == before
+
+
+def by_minutes(folder, minutes):
+    config = tiny.config(folder)
+    training = config.training.model_copy(update={"steps": None, "minutes": minutes, "warmup": 0.1})
+    return config.model_copy(update={"training": training})
+
+
+def test_minutes_are_refused_for_a_run_that_was_begun_by_steps(run):
+    before = contents(run)
+    with pytest.raises(ValueError, match=r"this run was not begun by minutes, .*--from RUN --training.minutes N"):
+        resume(run.directory, {"training.minutes": "1"}, display=Quiet())
+    assert contents(run) == before
+
+
+def test_more_minutes_are_refused_after_the_last_step_and_taken_before_it(tmp_path):
+    run = Run(tiny.corpus(tmp_path) / "run")
+    with breaking_off_after(Trainer, "step", 6):
+        train(by_minutes(tmp_path, 0.05), run.directory, display=Quiet())
+    assert resume(run.directory, {"training.minutes": "0.06"}, display=Quiet()).finished
+    before = contents(run)
+    with pytest.raises(ValueError, match=r"this run has used its 0\.06 minutes"):
+        resume(run.directory, {"training.minutes": "1"}, display=Quiet())
+    assert contents(run) == before
+    assert resume(run.directory, display=Quiet()).finished
 
 
 def test_other_surroundings_are_said_in_one_line(run, monkeypatch):
