@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from sixfold.demo import SCORED, SHOWN, Answers, demo, is_right, spread, verdict
+from sixfold.demonstration import SCORED, SHOWN, Answers, demo, is_right, spread, verdict
 from sixfold.text.preparation import Reference
 from sixfold.training.observers.observer import Validated
 from tests.support.breaking_off import Listener

@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 import sixfold
 from sixfold.cli.streams import abandon_output, take_closed
 from sixfold.core.names import unknown
+from sixfold.core.threads import sleep_soon_if_busy
 from sixfold.spec.moved import where_now
 from sixfold.terminal import printable
 
@@ -58,6 +59,7 @@ class Verbs(TyperGroup):
         raise ValueError(unknown("verb", typed, verbs, cutoff=_NEAR))
 
 
+BUSY = "other processes are computing: threads that wait sleep soon (GOMP_SPINCOUNT=1000), which is faster beside them"
 _LONGEST = 2000  # characters of an error message
 _MEMORY = re.compile(r"allocate memory|out of memory|calculation overflowed|Invalid buffer size", re.IGNORECASE)
 
@@ -112,6 +114,8 @@ def main() -> None:
     take_closed()
     with errors_in_a_line():
         typed = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
+        if typed == "train" and sleep_soon_if_busy():
+            _complain(BUSY)
         if typed in VERBS:
             load_verbs(typed)
         if typed in _ASKING and any(map(os.path.isdir, sys.argv[2:])) and "--help" not in sys.argv:
