@@ -179,7 +179,7 @@ def _sizes(planner: _Planner) -> Iterator[Choice]:
     yield Choice("model.d_model", size.d_model, reason)
     width = planner.config.model.d_model
     yield Choice("model.d_ff", 4 * width, "4 × d_model")
-    heads = _heads(width)
+    heads = usual_heads(width)
     if not planner.gives("model.d_head"):
         yield Choice("model.heads", heads, f"each {width // heads} wide")
     depths = [f"model.{name}" for name in ("encoder_layers", "decoder_layers")]
@@ -215,7 +215,7 @@ def _fitting(planner: _Planner) -> tuple[Size, str]:
     return chosen, reason
 
 
-def _heads(width: int) -> int:
+def usual_heads(width: int) -> int:
     """The number of heads that makes their width even (rotary positions turn pairs of numbers) and nearly the usual."""
     usual = 64 if width >= 512 else _HEAD
     divisors = [n for n in range(1, width + 1) if width % n == 0]

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic.fields import FieldInfo
 
 from sixfold.config.errors import explain
-from sixfold.config.settings import Average, Column, HeldOut, OneOrSeveral, StepsOrShare, giving_way
+from sixfold.config.settings import Average, Column, HeldOut, Interval, OneOrSeveral, StepsOrShare, giving_way
 from sixfold.core.bounds import LARGEST
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class Training(Section):
         description="validate and save averaged weights: a number from 2 averages the last K checkpoints, one below 1 "
         "(such as 0.999) is the decay of an exponential average",
     )
-    validate_every: StepsOrShare = Field(1000, description="steps between validations, or a share of the run: 10 %")
+    validate_every: Interval = Field(1000, description="steps between validations, or a share of the run: 10 %")
     metric: str = Field(
         "auto",
         description="the metric by which the best weights are chosen: loss, bleu, chrf, exact_match, …; auto: the "
@@ -204,7 +204,7 @@ class Training(Section):
     patience: int | None = Field(
         None, gt=0, le=_MOST_STEPS, description="stop after this many validations in a row without an improvement"
     )
-    checkpoint_every: StepsOrShare = Field(1000, description="steps between checkpoints, or a share of the run: 5 %")
+    checkpoint_every: Interval = Field(1000, description="steps between checkpoints, or a share of the run: 5 %")
     keep: int = Field(2, gt=0, le=1_000_000, description="number of newest checkpoints to keep, beside the best")
     log_every: int = Field(50, gt=0, le=_MOST_STEPS, description="steps between two lines of the log")
     seed: int = Field(1, ge=0, le=_LARGEST_SEED, description="random seed of weights, dropout and order of the data")

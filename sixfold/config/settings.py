@@ -31,14 +31,14 @@ _MOST_STEPS = 1_000_000_000
 _MOST_AVERAGED = 10_000  # checkpoints
 
 
-def _count_or_share(value: Any, what: str, whole: str) -> Any:
-    """A whole number is a count; a share is below 1: 0.1, or "10 %"."""
+def _count_or_share(value: Any, what: str, whole: str, fewest: int = 0) -> Any:
+    """A whole number from `fewest` on is a count; a share is below 1: 0.1, or "10 %"."""
     if isinstance(value, str) and value.strip().endswith("%"):
         with suppress(ValueError):
             value = float(value.strip().removesuffix("%")) / 100
-    count = type(value) is int and 0 <= value <= _MOST_STEPS
+    count = type(value) is int and fewest <= value <= _MOST_STEPS
     if not count and not (isinstance(value, float) and 0 < value < 1):
-        raise ValueError(f"give {what} (0 to {_MOST_STEPS:,}) or a share of {whole} (such as 10 %)")
+        raise ValueError(f"give {what} ({fewest} to {_MOST_STEPS:,}) or a share of {whole} (such as 10 %)")
     return value
 
 
@@ -50,6 +50,7 @@ def _average(value: Any) -> Any:
 
 
 StepsOrShare = Annotated[int | float, BeforeValidator(lambda value: _count_or_share(value, "steps", "the run"))]
+Interval = Annotated[int | float, BeforeValidator(lambda value: _count_or_share(value, "steps", "the run", fewest=1))]
 HeldOut = Annotated[
     Literal["auto"] | int | float,
     BeforeValidator(lambda value: value if value == "auto" else _count_or_share(value, "a number", "the text")),

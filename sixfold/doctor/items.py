@@ -21,7 +21,7 @@ UNDECODABLE = "\ufffd"  # in place of bytes that are not UTF-8
 _TABLES = (".tsv", ".csv", ".jsonl")  # files whose lines hold more than a text
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where a text is."""
 
     file: str
@@ -36,7 +36,7 @@ class Item(NamedTuple):
 
     texts: tuple[str, ...]  # source and target, or one text
     label: str
-    places: tuple[Place, ...]  # of the texts; one, if both are on one line
+    places: tuple[Location, ...]  # of the texts; one, if both are on one line
     before: bytes  # the lines of a table before this row, such as its header
     stored: tuple[bytes, ...]  # the line of each file, to be written again
 
@@ -108,7 +108,7 @@ class Reader:
     def _pairs(self, source: Source[Any], opener: Opener) -> Iterator[Item]:
         for number, texts in enumerate(source.read(opener), 1):
             if not source.files:
-                yield Item(texts, "", (Place(source.name, number),), b"", ())
+                yield Item(texts, "", (Location(source.name, number),), b"", ())
             elif self._is_table:
                 yield self._row(texts, "", None)
             else:
@@ -131,7 +131,7 @@ class Reader:
         files = [self.files[path] for path in self.source.files]
         for file in files:
             file.take()
-        places = tuple(Place(str(path), file.line) for path, file in zip(self.source.files, files, strict=True))
+        places = tuple(Location(str(path), file.line) for path, file in zip(self.source.files, files, strict=True))
         return Item(texts, "", places, b"", tuple(f"{text}{end}".encode() for text in texts))
 
     def _row(self, texts: tuple[str, ...], label: str, line: int | None) -> Item:
@@ -140,7 +140,7 @@ class Reader:
         lines = self.files[path].take()
         line = self.files[path].line if line is None else line
         before, row = (b"".join(raw for number, raw in lines if (number < line) is header) for header in (True, False))
-        return Item(texts, label, (Place(str(path), line),), before, (row,))
+        return Item(texts, label, (Location(str(path), line),), before, (row,))
 
 
 def _plain(raw: bytes) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,10 @@ from sixfold.runs.run import Run
 from sixfold.text.arrays import Examples, open_examples
 from sixfold.text.batches import in_order
 from sixfold.text.corpus import open_prepared
+from sixfold.text.labels import read_labels
 from sixfold.text.preparation import Reference
 from sixfold.text.report import SplitReport
-from sixfold.text.sources import Split
+from sixfold.text.sources import Source, Split
 from sixfold.text.tokenizer import Tokenizers
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ def own_loss(run: Run, config: Config, task: Task, tokenizers: Tokenizers, model
         if split == "valid" and config.data.valid is None:
             examples, size = _held_out(run, tokenizers)
         else:
-            examples, size = _tokenised(config, task, tokenizers, split, Path(folder))
+            examples, size = _tokenised(run, config, task, tokenizers, split, Path(folder))
         vocabulary = len(tokenizers.target)
         batches = in_order(examples, task.lengths(examples), task.batch, config.training.batch_tokens, vocabulary)
         for number, batch in enumerate(batches):
@@ -87,13 +89,21 @@ def _held_out(run: Run, tokenizers: Tokenizers) -> tuple[Examples, int]:
     return prepared.valid, prepared.report.splits["valid"].bytes or 0
 
 
-def _tokenised(config: Config, task: Task, tokenizers: Tokenizers, split: Split, folder: Path) -> tuple[Examples, int]:
+def _tokenised(
+    run: Run, config: Config, task: Task, tokenizers: Tokenizers, split: Split, folder: Path
+) -> tuple[Examples, int]:
     """The text of the files of a split, tokenised into a folder, with its bytes."""
     sources = task.form.sources(config.data, split)
     if not sources:
         hint = _valid_instead(config, split)
         raise ValueError(f"this run has no data.{split} to score: give --target-file and --likelihood{hint}")
-    size = sum(len(text.encode()) for source in sources for text, _ in source.read())
-    text = task.form.preparation(config.data, lambda *_: None)
+    size = 0 if task.form.has_labels else _bytes(sources, side=1 if task.form.has_pairs else 0)
+    labels = (read_labels(run.directory),) if task.form.has_labels else ()
+    text = task.form.preparation(config.data, lambda *_: None, *labels)
     arrays, _ = text.encode(split, SplitReport(lines=0), tokenizers, folder)
     return open_examples(folder, split, arrays), size
+
+
+def _bytes(sources: Sequence[Source[Any]], side: int) -> int:
+    """The bytes of one side of all rows: of the texts that the model writes."""
+    return sum(len(row[side].encode()) for source in sources for row in source.read())

@@ -27,7 +27,7 @@ from sixfold.text.preparation import (
 from sixfold.text.report import Seen, SplitReport
 from sixfold.text.sources import Source, Split, Stretch, text_sources
 from sixfold.text.tokenizer import Tokenizer, Tokenizers
-from sixfold.text.validation_split import HeldOutEnds, Places, characters_to_hold_out, described, wants_split
+from sixfold.text.validation_split import CutPoints, HeldOutEnds, characters_to_hold_out, described, wants_split
 from sixfold.text.vocabulary import TokenizerTrainer
 
 
@@ -54,7 +54,7 @@ class PlainText:
         return in_order({**counts, **self._divided}), tokenizers or finish_training(trainers, self.progress)
 
     def _check_split(self, split: Split, trainers: Sequence[TokenizerTrainer]) -> tuple[SplitReport, Seen]:
-        found, places = _Documents(), [Places() for _ in self.sources[split]]
+        found, places = _Documents(), [CutPoints() for _ in self.sources[split]]
         watched = (place.watch(self._read([source])) for place, source in zip(places, self.sources[split], strict=True))
         for chunk in in_chunks(chain.from_iterable(watched), _length_of_stretch):
             found.update(chunk)
@@ -67,7 +67,7 @@ class PlainText:
             self._hold_out(found.report(), places)
         return found.report(), found.seen
 
-    def _hold_out(self, counts: SplitReport, places: Sequence[Places]) -> None:
+    def _hold_out(self, counts: SplitReport, places: Sequence[CutPoints]) -> None:
         """Divide each file of the training text."""
         characters = sum(place.length for place in places)
         share = characters_to_hold_out(self.data, characters) / characters

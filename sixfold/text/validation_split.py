@@ -99,6 +99,8 @@ def choose(keys: Array, most: int) -> frozenset[int]:
 
 def choose_by_label(keys: Array, labels: Array, most: int) -> frozenset[int]:
     """The same, where each label gets its share. At least half of the rows of each label remain."""
+    if not len(keys):
+        return frozenset()
     ends = np.cumsum(np.unique(labels, return_counts=True)[1])
     shares = np.diff(np.round(most * ends / len(keys)), prepend=0)  # which add up to `most`
     of_label = np.split(keys[np.argsort(labels, kind="stable")], ends[:-1])
@@ -133,7 +135,7 @@ class HeldOutRows(Generic[T]):
 # Plain text ----------------------------------------------------------------------------------------------------------
 
 
-class Places:
+class CutPoints:
     """The places in a file where validation text can begin, in characters from its beginning."""
 
     def __init__(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sixfold.config import schema
+from sixfold.config.plan import usual_heads
 from sixfold.config.schema import Config
 from sixfold.core.place import Sizes
 from sixfold.models.build import build
@@ -45,8 +46,14 @@ def _outline(config: Config) -> Model:
 
 
 def _expected_sizes(config: Config) -> Sizes:
-    """The sizes of the model as far as they are known before the text is read: its vocabulary may become smaller."""
+    """The sizes of the model as far as they are known before the text is read: its vocabulary may become smaller.
+
+    The number of heads that the plan will choose is known, if the width is.
+    """
     words = config.data.vocabulary or _MANY
+    if not config.model.model_fields_set & {"heads", "d_head"}:
+        heads = usual_heads(config.model.d_model)
+        config = config.model_copy(update={"model": config.model.model_copy(update={"heads": heads})})
     if isinstance(words, int) and not isinstance(config.data.tokenizer, str):
         words = schema.Vocabularies(source=words, target=words)
     return config.model_copy(update={"data": config.data.model_copy(update={"vocabulary": words})}).sizes()

@@ -30,10 +30,10 @@ def need_steps(config: Config, saved: Checkpoint) -> None:
     if steps is None and config.training.minutes is not None:
         _need_plan_by_minutes(config.training.minutes, saved)
         return
-    if steps is None and (config.training.plan or config.training.patience):
+    if steps is None and "plan" in saved.state:
         return
     if steps is None:
-        raise ValueError("training.steps is null, but to resume a run it must be a number")
+        raise ValueError("training.steps is null, but this run was begun with a number of steps: give one")
     if steps < saved.step:
         raise ValueError(
             f"training.steps is {steps:,}, but this run has already done {saved.step:,}; give at least {saved.step:,}"

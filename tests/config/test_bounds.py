@@ -58,6 +58,13 @@ def test_every_number_of_the_configuration_is_bounded(key, value):
         read_config(None, {key: text})
 
 
+@pytest.mark.parametrize("key", ["training.validate_every", "training.checkpoint_every"])
+@pytest.mark.parametrize("value", ["0", "-1", "0 %", "100 %", "1.0"])
+def test_an_interval_is_a_step_at_least_or_a_share(key, value):
+    with pytest.raises(ValueError, match=rf"^{key}: .*give steps \(1 to 1,000,000,000\) or a share of the run"):
+        read_config(None, {key: value})
+
+
 def test_vocabularies_apart_are_bounded():
     with pytest.raises(ValueError, match=r"data\.vocabulary\.target: input should be less than or equal to 10000000"):
         read_config(None, {"data.vocabulary": f"{{source: 9, target: {HUGE}}}"})

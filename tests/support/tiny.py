@@ -36,6 +36,7 @@ def config(folder, **settings):
         "model.heads": "2",
         "model.layers": "1",
         "model.dropout": "0.1",
+        "model.modifications": "[]",
         "training.steps": "12",
         "training.batch_tokens": "120",
         "training.learning_rate": "1e-3",

@@ -12,7 +12,7 @@ from sixfold.config.schema import Data
 from sixfold.text.corpus import open_prepared, prepare
 from sixfold.text.forms import LABELLED_TEXT, PAIRS, PLAIN_TEXT
 from sixfold.text.validation_split import (
-    Places,
+    CutPoints,
     characters_to_hold_out,
     choose,
     choose_by_label,
@@ -168,6 +168,12 @@ def test_a_text_with_two_labels_and_a_label_with_one_text_stay_in_training(tmp_p
     assert not held & {"only", *(text for text, _ in twice)}
 
 
+def test_texts_that_all_have_two_labels_are_not_divided_and_that_is_said(tmp_path):
+    prepared = made(tmp_path, LABELLED_TEXT, table([(f"both {i}", label) for i in range(50) for label in "xy"]))
+    assert prepared.valid is None
+    assert "too small, or too uniform, to hold some out" in remark(prepared)
+
+
 # Plain text ----------------------------------------------------------------------------------------------------------
 
 LINES = [f"line {i} of a play\n" for i in range(1000, 1300)]
@@ -208,7 +214,7 @@ def test_a_text_of_one_line_is_cut_at_a_space_or_anywhere(tmp_path, text):
 
 
 def test_places_are_after_documents_rather_than_lines():
-    places = Places()
+    places = CutPoints()
     stretches = [("ab\n", False), ("c\n", False), ("", True), ("de\n", False), ("fgh\n", False), ("", True)]
     assert [*places.watch([*stretches, ("\n", False)])] == [*stretches, ("\n", False)]
     assert places.length == 12  # without the empty line at the end

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from sixfold.config.files import read_config
+from sixfold.config.schema import ModelConfig
 from sixfold.models.model import Model
 from sixfold.runs import model_files
 from sixfold.runs.run import Run
@@ -122,6 +123,11 @@ def test_the_configuration_says_which_tokenizer_came_from_another_run(made, run)
         check(config(made, data__tokenizer="bpe"), run)
     with pytest.raises(ValueError, match=r"data.vocabulary is 2000"):
         check(config(made, data__vocabulary=2000), run)
+
+
+def test_a_width_that_the_usual_number_of_heads_does_not_divide_is_no_mistake(made, tmp_path):
+    unsaid = config(made).model_copy(update={"model": ModelConfig(d_model=100)})
+    assert check(unsaid)[1].sizes.heads == 2
 
 
 def test_a_model_is_built_at_most_twice_before_the_first_step(made, tmp_path, monkeypatch):

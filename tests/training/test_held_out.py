@@ -1,12 +1,16 @@
 """Runs whose validation text was held out of their training text."""
 
+import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from sixfold.api.describe import describe_run
 from sixfold.config.files import read_config
 from sixfold.runs.run import Run
+from sixfold.tasks import task as tasks
+from sixfold.tasks.task import find_task
 from sixfold.text.corpus import open_prepared
 from sixfold.text.tokenizer import Tokenizers
 from sixfold.training.observers.display import Quiet
@@ -65,6 +69,20 @@ def test_score_gives_the_number_of_the_log(finished, sixfold):
     )
     assert code == 0, err
     assert f"{best['exact_match']:.2f}" in out
+
+
+@pytest.mark.parametrize(("name", "divided_by"), [("translation", "target"), ("classification", None)])
+def test_of_a_task_without_metrics_it_is_the_loss(sixfold, tmp_path, monkeypatch, name, divided_by):
+    monkeypatch.setitem(tasks._registered, "quiet", replace(find_task(name), name="quiet", metrics=(), answers=None))
+    own = {"training__steps": 2, "training__metric": "loss", "task": "quiet"}
+    settings = labelled.settings(labelled.tables(tmp_path)) if name == "classification" else {}
+    train(tiny.config(tiny.corpus(tmp_path), **{**settings, **own}), tmp_path / "run", display=Quiet())
+    code, out, err = sixfold("score", tmp_path / "run", "--part", "valid", "--device", "cpu", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    written = (tmp_path / "valid.r").read_text().replace("\n", "") if divided_by else ""
+    assert found["bytes"] == len(written.encode())
+    assert ("bits_per_byte" in found) == (divided_by is not None)
 
 
 def test_of_a_language_model_too_also_without_the_files(sixfold, tmp_path):

@@ -117,13 +117,23 @@ def test_another_tokenizer_is_refused_before_the_text_is_made_anew(run, four_ste
 
 @pytest.mark.parametrize(
     ("steps", "words"),
-    [("null", "training.steps is null"), ("3", "training.steps is 3, but this run has already done 4")],
+    [
+        ("null", "training.steps is null, but this run was begun with a number of steps"),
+        ("3", "training.steps is 3, but this run has already done 4"),
+    ],
 )
 def test_steps_that_cannot_be_gone_are_refused(run, steps, words):
     before = contents(run)
     with pytest.raises(ValueError, match=words):
         resume(run.directory, {"training.steps": steps}, display=Quiet())
     assert contents(run) == before
+
+
+def test_patience_does_not_stand_for_the_steps_of_a_run_that_was_begun_with_them(tmp_path):
+    run = Run(tiny.corpus(tmp_path) / "run")
+    train(tiny.short(tmp_path, training__patience=3), run.directory, display=Quiet())
+    with pytest.raises(ValueError, match=r"training\.steps is null"):
+        resume(run.directory, {"training.steps": "null"}, display=Quiet())
 
 
 def by_minutes(folder, minutes):

@@ -14,7 +14,7 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 _EIGHTHS = len(_BLOCKS) - 1
 
 
-class Curve:
+class TerminalCurve:
     """Values in the order in which they come, in at most `width` columns: full columns are merged in pairs."""
 
     def __init__(self, width: int = 60):

@@ -27,7 +27,7 @@ from rich.text import Text
 
 from sixfold.scoring.outputs import PREFIX
 from sixfold.terminal import printable
-from sixfold.training.observers.curve import Curve
+from sixfold.training.observers.curve import TerminalCurve
 from sixfold.training.observers.observer import Observer, Record, StepDone
 
 _BETWEEN_DRAWINGS = 0.3  # seconds: a drawing takes about a millisecond, a step often no more than thirty
@@ -46,7 +46,7 @@ class Display(Observer):
         stream = sys.stderr if stream is None else stream
         # sys.stderr is None in a process whose stderr is closed.
         self._screen = NoScreen() if stream is None else _screen(cast("TextIO", _Lasting(stream)))
-        self._pace, self._curve = Pace(), Curve()
+        self._pace, self._curve = StepSpeed(), TerminalCurve()
         self._next = 0.0  # earliest time of the next drawing
         self._last: Record | None = None  # the last "train" record, if it was not written as a lasting line
         self._told: dict[str, float] = {}  # work → time of its last line of progress
@@ -192,7 +192,7 @@ def _screen(stream: TextIO) -> Screen:
     return LiveScreen(console) if stream.isatty() and not console.is_dumb_terminal else LogScreen(stream)
 
 
-class Pace:
+class StepSpeed:
     """Running means over the last steps, and the estimated time left."""
 
     def __init__(self) -> None:
@@ -261,7 +261,7 @@ class _Lasting(io.TextIOBase):
         return self._stream.encoding or "utf-8"
 
 
-def sentence(record: Record, pace: Pace) -> str:
+def sentence(record: Record, pace: StepSpeed) -> str:
     """A record of the log as a readable line."""
     step, kind = f"step {record['step']:,}", str(record["kind"])
     if kind == "train":

@@ -1,6 +1,6 @@
 import math
 
-from sixfold.training.observers.curve import Curve, chart
+from sixfold.training.observers.curve import TerminalCurve, chart
 
 
 def test_a_chart_by_hand():
@@ -16,7 +16,7 @@ def test_equal_values_are_a_flat_line():
 
 
 def test_a_full_curve_merges_its_columns_in_pairs():
-    curve = Curve(width=4)
+    curve = TerminalCurve(width=4)
     for value in (1.0, 3.0, 5.0, 7.0):
         curve.add(value)
     assert curve.means == [1, 3, 5, 7]
@@ -27,7 +27,7 @@ def test_a_full_curve_merges_its_columns_in_pairs():
 
 
 def test_what_is_not_finite_is_left_out_and_one_column_is_no_curve():
-    curve = Curve()
+    curve = TerminalCurve()
     curve.add(math.nan)
     curve.add(1.0)
     assert curve.means == [1.0]

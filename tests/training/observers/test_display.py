@@ -8,7 +8,7 @@ import time
 import pytest
 
 from sixfold.training.observers import display as module
-from sixfold.training.observers.display import Display, Pace, Quiet, bar, clock, number, sentence
+from sixfold.training.observers.display import Display, Quiet, StepSpeed, bar, clock, number, sentence
 from sixfold.training.observers.observer import StepDone
 
 TRAIN = {
@@ -195,7 +195,7 @@ def test_on_a_terminal_work_that_is_done_leaves_no_bar(terminal):
 def test_pace_is_tokens_per_second_of_training_and_ignores_what_is_no_loss(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    pace = Pace()
+    pace = StepSpeed()
     pace.begin(50, 100)
     assert pace.left() is None
     for step in (51, 52):
@@ -208,7 +208,7 @@ def test_pace_is_tokens_per_second_of_training_and_ignores_what_is_no_loss(monke
 
 
 def test_a_mean_is_weighed_by_tokens():
-    pace = Pace()
+    pace = StepSpeed()
     pace.add(1, 2, 1.0, tokens=100 / module._MEMORY, seconds=1.0)
     pace.add(2, 2, 4.0, tokens=200, seconds=1.0)
     assert pace.loss == pytest.approx((1 * 100 + 4 * 200) / 300)
@@ -228,8 +228,8 @@ def test_small_things():
         "1e-05",
         "NaN",
     ]
-    assert "perplexity —" in sentence({**TRAIN, "loss": "NaN"}, Pace())
-    assert "perplexity —" in sentence({**TRAIN, "loss": 800.0}, Pace())
+    assert "perplexity —" in sentence({**TRAIN, "loss": "NaN"}, StepSpeed())
+    assert "perplexity —" in sentence({**TRAIN, "loss": 800.0}, StepSpeed())
 
 
 def test_a_line_too_long_for_the_terminal_is_broken_between_words(terminal, monkeypatch):
