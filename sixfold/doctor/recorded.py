@@ -24,9 +24,9 @@ import numpy as np
 
 from sixfold.doctor.course import Course, Finding
 
-# Runs are compared if their epochs and vocabularies differ by at most this factor: the loss per token grows with the
-# logarithm of the vocabulary.
-FACTOR = 2
+# Runs are compared if their epochs and vocabularies differ by at most these factors. The loss per token grows with the
+# logarithm of the vocabulary, and the pieces of a larger one are longer.
+FACTOR, VOCABULARY_FACTOR = 2, 1.25
 USUAL = 0.15  # relative difference of losses that another model size, learning rate or schedule can cause
 
 
@@ -77,7 +77,7 @@ def points_of(course: Course) -> list[tuple[float, float, float | None]]:
 
 def compare(mine: Curve, recorded: Sequence[Curve]) -> Finding:
     """Whether the last validation loss of a run is usual for the number of tokens that it has seen."""
-    comparable = [curve for curve in recorded if _distance(mine, curve) <= math.log(FACTOR)]
+    comparable = [curve for curve in recorded if _distance(mine, curve) <= 1]
     if not comparable or not mine.points:
         return Finding("not_compared", "Is this normal? No comparable run is known.")
     curve = min(comparable, key=lambda curve: (curve.text != mine.text, _distance(mine, curve)))
@@ -98,11 +98,14 @@ def compare(mine: Curve, recorded: Sequence[Curve]) -> Finding:
 
 
 def _distance(one: Curve, other: Curve) -> float:
-    """The logarithm of the factor by which the sizes of two runs differ; infinite if task or tokenizer differ."""
+    """How much two runs differ in size: 1 at the limit of what is compared; infinite if task or tokenizer differ."""
     if (one.task, one.tokenizer) != (other.task, other.tokenizer):
         return math.inf
-    sizes = ((one.epoch_tokens, other.epoch_tokens), (one.vocabulary, other.vocabulary))
-    return max(abs(math.log(max(mine, 1) / max(others, 1))) for mine, others in sizes)
+    sizes = (
+        (one.epoch_tokens, other.epoch_tokens, FACTOR),
+        (one.vocabulary, other.vocabulary, VOCABULARY_FACTOR),
+    )
+    return max(abs(math.log(max(mine, 1) / max(others, 1))) / math.log(factor) for mine, others, factor in sizes)
 
 
 def _say(tokens: float) -> str:
