@@ -35,7 +35,7 @@ _FEWEST_PIECES, _MOST_PIECES = 500, 32_000
 
 # Sizes: the larger a model, the more it needs of both text and time.
 _PARAMETERS_PER_TOKEN = 10  # most parameters in layers for each token of the training text
-_SEEN_PER_PARAMETER = 2.0  # fewest tokens seen in training for each parameter in layers
+_SEEN_PER_PARAMETER = 4.0  # fewest tokens seen in training for each parameter in layers
 _HEAD = 32  # width of a head, if the model is narrower than 512; 64 from there on
 
 # Time: the share of the given minutes that remains for training steps.
