@@ -149,7 +149,7 @@ class JobEngine(Generic[AnyTicket]):
     def __init__(self) -> None:
         self.waiting: list[tuple[float, int, AnyTicket]] = []  # (order, number, ticket), sorted
         self._submitted = 0
-        self._left = False  # a job was cancelled or missed its deadline since the last step
+        self._left = False  # a job was cancelled, missed its deadline, or ended with NaN since the last step
         self._hurried = False  # a job has a deadline
 
     @property
