@@ -2,10 +2,12 @@
 
 import json
 import math
+import os
 import shutil
 from importlib.util import find_spec
 
 import pytest
+import torch
 
 from sixfold.config.files import write_config
 from sixfold.runs.run import Run
@@ -50,6 +52,20 @@ def test_a_run_that_decodes_in_8_bits_is_compared_in_both_precisions(run):
     found = results(run, ["cache", "batch", "int8"])
     assert {each.result for each in found.values()} == {"pass"}
     assert found["cache"].difference < 1e-5, "one side was in 8 bits"
+
+
+def test_the_settings_of_torch_stay_as_they_were(run, monkeypatch):
+    """Those that a resumed training changes, besides its random numbers."""
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    random = torch.get_rng_state()
+    assert results(run, ["resume"])["resume"].result == "pass"
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    assert torch.backends.cudnn.benchmark
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+    assert torch.equal(torch.get_rng_state(), random)
 
 
 def test_the_table_and_the_exit_code(sixfold, run):
