@@ -25,6 +25,7 @@ from sixfold.decoding.translator import Translator
 from sixfold.decoding.uncached import UncachedStep
 from sixfold.models.model import Model, evaluating
 from sixfold.transformer import Attention, CrossAttention
+from sixfold.verify.contract.searching import gap_without_cache, gaps_in_company
 from sixfold.verify.equality import Measured, equality
 from sixfold.verify.subject import NotApplicable, SampleText, VerifiedRun
 
@@ -47,10 +48,10 @@ def cache(subject: VerifiedRun) -> Measured:
     _need_text(subject)
     model, texts = subject.model, [sample.text for sample in subject.samples[:_WITHOUT_CACHE]]
     found = []
-    with evaluating(model), torch.inference_mode():
+    with evaluating(model):
         for beam in _BEAMS:
             trial, step = _trial(subject, model, beam, texts)
-            found.append(trial.with_steps(step, UncachedStep(model)))
+            found.append(gap_without_cache(trial, step, UncachedStep(model)))
     return _measured(found)
 
 
@@ -85,10 +86,9 @@ def int8(subject: VerifiedRun) -> Measured:
 def _in_company(subject: VerifiedRun, model: Model) -> Measured:
     """Compare each sample decoded alone with all in one batch, and with all in reverse order in small batches."""
     texts, found = [sample.text for sample in subject.samples], list[Gap]()
-    with evaluating(model), torch.inference_mode():
+    with evaluating(model):
         for beam in _BEAMS:
-            trial, step = _trial(subject, model, beam, texts)
-            found += trial.company(step)
+            found += gaps_in_company(*_trial(subject, model, beam, texts))
     return _measured(found)
 
 

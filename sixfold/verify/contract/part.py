@@ -18,11 +18,11 @@ from sixfold.core.place import Sizes
 from sixfold.models.build import MODELS
 from sixfold.spec.assemble import assemble
 from sixfold.spec.registry import Chosen, all_modifications, choose, find
-from sixfold.verify.contract import building, looking, reading, running, training
+from sixfold.verify.contract import building, looking, reading, running, searching, training
 from sixfold.verify.contract.check import Broken, Check
 from sixfold.verify.contract.subject import SMALL, Subject, random_ids, seeded, states_of
 
-_MODULES = (building, reading, running, looking, training)
+_MODULES = (building, reading, running, searching, looking, training)
 CHECKS: tuple[Check, ...] = tuple(each for m in _MODULES for each in vars(m).values() if isinstance(each, Check))
 Result = Literal["pass", "fail", "does not apply"]
 BUILT, REFUSED = "built", "refused"  # the check before all others: can the model be built and run?
