@@ -16,12 +16,10 @@ from sixfold.core.ids import BOS, EOS, PAD
 from sixfold.core.tap import Tap
 from sixfold.decoding.cpu.int8 import quantised
 from sixfold.decoding.equalities import Gap, Trial
-from sixfold.decoding.generator import Generator
+from sixfold.decoding.front_of import front_of
 from sixfold.decoding.job import Job
 from sixfold.decoding.records import Line
-from sixfold.decoding.session import DecodingSession
 from sixfold.decoding.step import StepFunction, padded
-from sixfold.decoding.translator import Translator
 from sixfold.decoding.uncached import UncachedStep
 from sixfold.models.model import Model, evaluating
 from sixfold.transformer import Attention, CrossAttention
@@ -162,8 +160,7 @@ def _trial(subject: VerifiedRun, model: Any, beam: int, texts: Sequence[str]) ->
         "max_length": min(subject.length, subject.config.decoding.max_length),
     }
     decoding: Decoding = change_decoding(subject.config.decoding, plain)
-    front = Translator if model.reads_source else Generator
-    session: DecodingSession = front(model, subject.tokenizers, decoding).session()
+    session = front_of(model, subject.tokenizers, decoding).session()
     jobs = session.jobs([Line(text) for text in texts])
     for job in jobs:
         if isinstance(job, ValueError):
