@@ -5,6 +5,7 @@ import math
 import os
 import shutil
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,11 +14,15 @@ from sixfold.config.files import write_config
 from sixfold.runs.run import Run
 from sixfold.training.observers.display import Quiet
 from sixfold.training.runner import train
+from sixfold.verify import parts
 from sixfold.verify.report import EQUALITIES
+from sixfold.verify.subject import NotApplicable
 from tests.support import runs
 from tests.support.plain_text import recipe
+from tests.support.small import moved_model
 from tests.support.verified import ALL, ALONE, results, trained_run
 
+SMALL = ((12, ("post_norm",)), (50, ("learned_positions:length=6",)))
 NOT_INSTALLED = set() if find_spec("ctranslate2") else {"export"}
 
 
@@ -42,7 +47,7 @@ def test_all_that_is_promised_holds_and_the_run_is_not_touched(sixfold, run):
     assert {each["key"]: each["difference"] for each in found["findings"]}["resume"] == 0
     assert found["pass"] == len(set(ALL) - NOT_INSTALLED)
     assert len(err.splitlines()) == len(ALL)
-    assert err.splitlines()[3].startswith(f"4/{len(ALL)}  cached = uncached: pass, ")
+    assert err.splitlines()[4].startswith(f"5/{len(ALL)}  cached = uncached: pass, ")
 
 
 def test_a_run_that_decodes_in_8_bits_is_compared_in_both_precisions(run):
@@ -92,6 +97,13 @@ def test_models_with_one_stack(tmp_path, name, excused):
     assert found["score"].note == "it was validated by its loss"
 
 
+def test_the_contract_holds_for_few_words_and_says_if_positions_are_too_few():
+    few, short = (SimpleNamespace(model=moved_model(vocab=words, modifications=wishes)) for words, wishes in SMALL)
+    assert parts.contract.measure(few).difference == 0
+    with pytest.raises(NotApplicable, match="the checks need 12 positions, and the model has 6"):
+        parts.contract.measure(short)
+
+
 @pytest.mark.parametrize(
     "modifications",
     [
@@ -126,15 +138,20 @@ def test_without_its_text_what_needs_it_says_so(original, tmp_path):
     for file in copied.glob("*.?"):
         file.unlink()
     found = results(run)
-    assert {key for key, each in found.items() if each.result == "pass"} == {"weights", "checkpoints", "tokenizers"}
+    assert {key for key, each in found.items() if each.result == "pass"} == {
+        "weights",
+        "checkpoints",
+        "tokenizers",
+        "contract",
+    }
     assert all(each.note for each in found.values() if each.result == "does not apply")
     assert "holds no prepared data" in found["resume"].note
 
 
 def test_a_model_that_was_never_trained(tmp_path):
     found = results(runs.writing(tmp_path / "lm"))
-    assert {key for key, each in found.items() if each.result == "pass"} == {"weights", "tokenizers"}
-    assert all(each.result != "fail" and each.note for each in found.values())
+    assert {key for key, each in found.items() if each.result == "pass"} == {"weights", "tokenizers", "contract"}
+    assert all(each.result != "fail" and (each.note or key == "contract") for key, each in found.items())
 
 
 @pytest.mark.parametrize(

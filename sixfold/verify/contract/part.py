@@ -159,10 +159,10 @@ def _in_models(subject: Subject, checks: Sequence[Check]) -> Iterator[Finding]:
         yield Finding(BUILT, subject.kind, "fail", _said(error), advice=_BUILD)
         return
     yield Finding(BUILT, subject.kind, "pass")
-    yield from (_result(each, subject) for each in checks if each.concerns(subject.type))
+    yield from (result_of(each, subject) for each in checks if each.concerns(subject.type))
 
 
-def _result(check: Check, subject: Subject) -> Finding:
+def result_of(check: Check, subject: Subject) -> Finding:
     """Check all forms, up to the first that fails."""
     notes = []
     for form in check.forms():
