@@ -179,17 +179,18 @@ class Engine(JobEngine[Sentence]):
         self._move()
         done = [sentence for sentence in self._running if sentence.done]
         if done:
-            self._part_with_nan(done, words.scores)
+            self._part_with_nan(done, words)
             self._count()
         return done
 
-    def _part_with_nan(self, done: Sequence[Sentence], scores_SwV: Tensor) -> None:
+    def _part_with_nan(self, done: Sequence[Sentence], words: Candidates) -> None:
         """Name NaN as the reason where it left no word, and drop the rows of all finished sentences that have it.
 
         A job that took such a row would multiply the old states by 0, and 0 · NaN is NaN.
         """
+        nan_S = (words.scores[..., EOS] - words.log_z).isnan().any(-1).tolist()
         for sentence in done:
-            if scores_SwV[self.sentences.index(sentence)].isnan().any():
+            if nan_S[self.sentences.index(sentence)]:
                 self._left = True
                 if isinstance(sentence.error, Impossible):
                     sentence.error = Unanswerable(sentence.job, "the model's log-probabilities are NaN")
