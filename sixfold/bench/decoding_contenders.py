@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from sixfold.config.schema import Decoding, change_decoding
 from sixfold.core.ids import EOS, PAD
 from sixfold.decoding.ordered import WINDOW
 from sixfold.decoding.session import RunOrigin
-from sixfold.decoding.step import batches, padded
+from sixfold.decoding.step import batches_by_length, padded
 from sixfold.decoding.translator import Translator
 from sixfold.decoding.workers import WorkerPool
 from sixfold.foreign import ctranslate2 as to_ctranslate2
@@ -188,7 +188,7 @@ class Contenders:
             for call in search.calls(lines):
                 rows = [[*row, EOS] for row in tokenizers.source.encode_batch(call)]
                 outputs: dict[int, list[int]] = {}
-                for places in _batches(rows, choice // search.beam):
+                for places in batches_by_length([(len(row),) for row in rows], choice // search.beam):
                     source = padded([rows[place] for place in places], torch.device("cpu"))
                     ids = peer.generate(input_ids=source, attention_mask=(source != PAD).long(), **options)
                     outputs |= dict(zip(places, ids[:, 1:].tolist(), strict=True))
@@ -199,13 +199,6 @@ class Contenders:
 
         choices, chosen = (_BATCHES[::2], _CHOICE) if search.way == BATCH else ((0,), "")
         return DecodingContender("transformers float32", "float32", write, choices, chosen)
-
-
-def _batches(rows: Sequence[Sequence[int]], tokens: int) -> Iterator[list[int]]:
-    """Batches of row indices, the longest rows first: rows × longest row is at most `tokens`."""
-    order = sorted(range(len(rows)), key=lambda place: -len(rows[place]))
-    for part in batches((len(rows[place]) for place in order), tokens):
-        yield order[part.start : part.stop]
 
 
 def _until_the_end(ids: list[int]) -> list[int]:

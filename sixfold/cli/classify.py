@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +17,7 @@ from sixfold.cli.decoding_verbs import (
     Out,
     Window,
     ask_for_lines,
+    at_a_terminal,
     load_for,
     need_file,
     write_all,
@@ -55,8 +55,9 @@ def classify(
     with ending_well():
         need_file(file, f"give a text as: echo {shlex.quote(str(file))} | sixfold classify {run}")
         check_files(out, file)
+        typed = at_a_terminal(file, {"--out": out})
         classifier = load_for([run], "classify", device, imports, settings)
-        if file is None and sys.stdin.isatty():
+        if typed:
             ask_for_lines("A text to classify", lambda line: _show(classifier, line, form))
         else:
             classify_lines(classifier, arriving_lines(file), out, form, window)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
 import typer
 
 from sixfold.cli.lines import ProgressLine, StandardInput, read_beside
+from sixfold.cli.options import not_with
 from sixfold.core.threads import usual_threads
 
 if TYPE_CHECKING:
@@ -156,6 +157,14 @@ def write_all(
         raise
     else:
         progress.close()
+
+
+def at_a_terminal(file: Path | None, given: Mapping[str, Any]) -> bool:
+    """Whether a person types the lines. Then a ValueError refuses the options `given`, which are for files."""
+    typed = file is None and sys.stdin.isatty()
+    if typed:
+        not_with("lines typed one by one; give FILE, or - for standard input", {name for name in given if given[name]})
+    return typed
 
 
 def ask_for_lines(what: str, answer: Callable[[str], None]) -> None:

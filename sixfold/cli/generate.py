@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +19,7 @@ from sixfold.cli.decoding_verbs import (
     With,
     Workers,
     Write,
+    at_a_terminal,
     load_for,
     need_file,
     record,
@@ -66,13 +66,14 @@ def generate(
     with ending_well():
         if prompt is not None and file is not None:
             raise ValueError("give --prompt or FILE, not both")
-        not_with("--prompt, which is a single text", {"--workers"} if prompt is not None and workers else set())
+        if prompt is not None:
+            not_with("--prompt, which is a single text", {"--workers"} if workers else set())
+        elif at_a_terminal(file, {"--workers": workers}):
+            prompt = ""
         need_file(file, f"give a prompt as --prompt {shlex.quote(str(file))}")
         check_files(out, file)
         workers = tracing(trace, form, workers)
         writer = load_for([run, *(members or [])], "generate", device, imports, settings)
-        if prompt is None and file is None and sys.stdin.isatty():
-            prompt = ""
         if prompt is not None and writer.decoding.n_best == writer.decoding.beam_size == 1 and form == "text":
             with Output(out) as output:
                 _stream(writer, prompt, output)

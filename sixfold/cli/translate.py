@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +20,7 @@ from sixfold.cli.decoding_verbs import (
     Workers,
     Write,
     ask_for_lines,
+    at_a_terminal,
     load_for,
     need_file,
     record,
@@ -82,11 +82,12 @@ def translate(
     with ending_well():
         need_file(file, f"give a text as: echo {shlex.quote(str(file))} | sixfold translate {run}")
         check_files(out, file, prefixes, terms=terms)
-        workers = tracing(trace, form, workers)
+        for_files = {"--out": out, "--terms": terms, "--prefixes": prefixes, "--workers": workers}
+        typed, workers = at_a_terminal(file, for_files), tracing(trace, form, workers)
         translator = load_for([run, *(members or [])], "translate", device, imports, settings)
-        if file is None and sys.stdin.isatty():
-            session = translator.session(terms=term or ())  # an error in the options comes before the first prompt
-            ask_for_lines("A line to translate", lambda line: _show_translation(session, line))
+        if typed:  # an error in the options comes before the first prompt
+            session = translator.session(terms=term or (), alignment=form == "jsonl", trace=trace)
+            ask_for_lines("A line to translate", lambda text: _show_translation(session, text, form))
             return
         lines = Lines(arriving_lines(file), terms, prefixes)
         how: dict[str, Any] = {"workers": worker_count(workers, file, translator), "window": window, "trace": trace}
@@ -109,9 +110,14 @@ def _writer_of(output: Output, form: Format, n_best: int, tokenizer: Tokenizer) 
     return write
 
 
-def _show_translation(session: TranslationSession, line: str) -> None:
-    (found,) = session.stream([line])
+def _show_translation(session: TranslationSession, text: str, form: Format) -> None:
+    from sixfold.decoding.records import Line
+
+    (found,) = session.stream([text])
     output = Output()
+    if form == "jsonl":
+        _writer_of(output, form, session.decoding.n_best, session.tokenizer)(1, Line(text), found)
+        return
     for each in found.n_best:
         score = [f"{each.score:.4f}"] if found.others else []
         output.write(*score, one_line(each.text))

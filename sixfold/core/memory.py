@@ -53,7 +53,7 @@ class Memory(NamedTuple):
 
     def join(self, other: Memory, index: Tensor, total: int) -> Memory:
         """`total` sentences: those of `other` in the rows `index`, ours in the remaining rows."""
-        ours, theirs = _without(self, index), _with_mask(other)
+        ours, theirs = _without(self, index), with_mask(other)
         length = max(ours.length, theirs.length)
 
         def of_tokens(tensors: Sequence[Tensor]) -> Tensor:
@@ -69,7 +69,7 @@ def concatenate(memories: Sequence[Memory]) -> Memory:
     """The sentences of several memories, one after the other."""
     if len(memories) == 1:
         return memories[0]
-    masked, length = [_with_mask(memory) for memory in memories], max(memory.length for memory in memories)
+    masked, length = [with_mask(memory) for memory in memories], max(memory.length for memory in memories)
 
     def of_tokens(tensors: Sequence[Tensor]) -> Tensor:
         return torch.cat([_lengthened(tensor, length) for tensor in tensors])
@@ -111,14 +111,15 @@ def _trimmed(memory: Memory) -> Memory:
 
 def _without(memory: Memory, index: Tensor) -> Memory:
     """With a mask, and as long as the longest sentence outside `index`: those at `index` are to be replaced."""
-    memory = _with_mask(memory)
+    memory = with_mask(memory)
     assert memory.real is not None
     real = memory.real.clone()
     real[index[index < len(real)]] = False
-    return _with_mask(_trimmed(memory._replace(real=real)))
+    return with_mask(_trimmed(memory._replace(real=real)))
 
 
-def _with_mask(memory: Memory) -> Memory:
+def with_mask(memory: Memory) -> Memory:
+    """With a mask, also where nothing is padding."""
     if memory.real is not None:
         return memory
     states = memory.states[0]

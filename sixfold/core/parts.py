@@ -42,12 +42,16 @@ class ModelPart(nn.Module):
     _form: type[Form] | None = None
 
     def __init_subclass__(cls, form: type[Form] | None = None, **rest: Any):
-        """`class Mine(ModelPart, form=…)`. A form belongs to the class that states it: subclasses don't inherit it."""
+        """`class Mine(ModelPart, form=…)`. A form belongs to the class that states it: subclasses don't inherit it.
+
+        What a forward does with positions and weights is inherited only together with the forward.
+        """
         super().__init_subclass__(**rest)
         cls._form = form
-        if "forward" in vars(cls):  # a new forward may neither call the position nor show weights: nothing is inherited
-            cls.position_places = vars(cls).get("position_places", ())
-            cls.map = vars(cls).get("map", "none")
+        for name in ("position_places", "map"):  # another forward may neither call the position nor show weights
+            declaring = next(each for each in cls.__mro__ if name in vars(each))
+            if cls.forward is not getattr(declaring, "forward", None):  # its own, or that of a mixin
+                setattr(cls, name, getattr(ModelPart, name))
         if "form" not in vars(cls):
             cls.form = ModelPart.form  # type: ignore[method-assign]
 

@@ -7,9 +7,9 @@
                     cancel ──▶ leave    select the hypotheses that continue ◀──────┘
 
 A finished sentence keeps its rows until a new job takes them, so that nothing is copied; with a state that selects
-without copying, it leaves at once. Each sentence has w hypotheses in neighbouring rows. The hypotheses of one sentence
-have the same number of tokens, those of another may have more. The output of a job does not depend on the other jobs of
-the batch, and a job that fails stops no other.
+without copying, or with NaN in its states, it leaves at once. Each sentence has w hypotheses in neighbouring rows. The
+hypotheses of one sentence have the same number of tokens, those of another may have more. The output of a job does not
+depend on the other jobs of the batch, and a job that fails stops no other.
 
 >>> engine = Engine(step, Beam(4))
 >>> ticket = engine.submit(Job(source=[17, 4, EOS], limit=20))
@@ -103,6 +103,7 @@ class Engine(JobEngine[Sentence]):
         self._forget()
         if self._left:
             self._count()
+            self._drop_done()  # before other jobs take these rows
         self._admit(self._take())
         self._drop_done()
         self._left = False
@@ -171,21 +172,28 @@ class Engine(JobEngine[Sentence]):
         shape = len(self.sentences), self.method.width
         self._cover(attention)
         self._begin_trace_steps(seen)
-        self.method.choose(self.sentences, self._words(scores.view(*shape, -1), log_z.view(shape)))
+        words = self._words(scores.view(*shape, -1), log_z.view(shape))
+        self.method.choose(self.sentences, words)
         for sentence in self.sentences:
             sentence.steps += 1
         self._move()
         done = [sentence for sentence in self._running if sentence.done]
         if done:
-            self._name_nan(done, log_z.view(shape))
+            self._part_with_nan(done, words)
             self._count()
         return done
 
-    def _name_nan(self, done: Sequence[Sentence], log_z: Tensor) -> None:
-        """Replace the error of sentences for which no word was allowed because all scores are NaN."""
+    def _part_with_nan(self, done: Sequence[Sentence], words: Candidates) -> None:
+        """Name NaN as the reason where it left no word, and drop the rows of all finished sentences that have it.
+
+        A job that took such a row would multiply the old states by 0, and 0 · NaN is NaN.
+        """
+        nan_S = (words.scores[..., EOS] - words.log_z).isnan().any(-1).tolist()
         for sentence in done:
-            if isinstance(sentence.error, Impossible) and log_z[self.sentences.index(sentence)].isnan().any():
-                sentence.error = Unanswerable(sentence.job, "the model's log-probabilities are NaN")
+            if nan_S[self.sentences.index(sentence)]:
+                self._left = True
+                if isinstance(sentence.error, Impossible):
+                    sentence.error = Unanswerable(sentence.job, "the model's log-probabilities are NaN")
 
     def _gates(self, sentences: Sequence[Sentence], width: int = 1) -> Gates | None:
         """The gates of these sentences' rows; None if there are none."""

@@ -1,6 +1,6 @@
-"""The equalities of decoding, measured: cached = uncached, alone = in a batch.
+"""Jobs that are decoded in two ways, and the gap between their outputs.
 
-The tests measure them for every architecture, `sixfold verify` on a user's own model.
+verify/contract/searching.py measures by it that cached = uncached, and alone = in a batch.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from sixfold.decoding.engine import search
 from sixfold.decoding.job import Hypothesis, Job, Method
 from sixfold.decoding.step import StepFunction
 
-_FEW = 4  # sentences of the longest length that fit into a small batch
-
 
 class Gap(NamedTuple):
     """The difference between two lists of outputs."""
@@ -26,7 +24,7 @@ class Gap(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """Jobs that are decoded in two ways, which must give equal outputs."""
+    """Jobs, and how they are decoded: in two ways that must give equal outputs."""
 
     jobs: Sequence[Job]
     method: Method
@@ -38,24 +36,6 @@ class Trial(NamedTuple):
         how: dict[str, Any] = {"never": self.never, "batch_tokens": batch_tokens}
         found = {id(job): hypotheses for job, hypotheses in search(step, self.jobs, self.method, **how)}
         return [found[id(job)] for job in self.jobs]
-
-    def with_steps(self, one: StepFunction, other: StepFunction, batch_tokens: int = 10**6) -> Gap:
-        """The gap between two steps, such as one with and one without a cache."""
-        return compare(self.decode(one, batch_tokens), self.decode(other, batch_tokens), self.tie)
-
-    def company(self, step: StepFunction, alone: Sequence[int] | None = None) -> tuple[Gap, Gap]:
-        """The gaps between all jobs in one batch and each alone, and all in reverse order in small batches.
-
-        In small batches jobs join a running batch, and leave it. `alone` are the indices of the jobs that are decoded
-        alone, by default all.
-        """
-        some = range(len(self.jobs)) if alone is None else alone
-        single = [self._replace(jobs=[self.jobs[index]]).decode(step)[0] for index in some]
-        together, backwards = self.decode(step), self._replace(jobs=self.jobs[::-1])
-        budget = _FEW * self.method.width * max(job.tokens for job in self.jobs)
-        joined = backwards.decode(step, budget)[::-1]
-        in_one = [together[index] for index in some]
-        return compare(single, in_one, self.tie), compare(joined, together, self.tie)
 
 
 def compare(left: Sequence[Sequence[Hypothesis]], right: Sequence[Sequence[Hypothesis]], tie: float = 0.0) -> Gap:

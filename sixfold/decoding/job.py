@@ -83,7 +83,9 @@ class Hypothesis:
     log_probs: tuple[float, ...] = ()  # the model's own, of each token; once it is found, of EOS as well
     score: float = 0.0  # once it is found: the sum of log_probs under the length formula
     ended: bool = True  # EOS was chosen; False: it was stopped at the limit, and the score includes EOS there
-    rank: float = 0.0  # sum of the log-probabilities after rules, by which hypotheses are compared; −∞: an empty row
+    # What hypotheses are compared by: the sum of the log-probabilities after rules, and once a beam has found it, under
+    # the length formula and with what rules add to a complete output. −∞: an empty row
+    rank: float = field(default=0.0, compare=False)
     parent: int = 0  # index of the hypothesis that it continues
     coverage: Tensor | None = None  # (n,): attention to each source token, summed over the steps, if a rule needs it
 
@@ -149,7 +151,7 @@ class JobEngine(Generic[AnyTicket]):
     def __init__(self) -> None:
         self.waiting: list[tuple[float, int, AnyTicket]] = []  # (order, number, ticket), sorted
         self._submitted = 0
-        self._left = False  # a job was cancelled or missed its deadline since the last step
+        self._left = False  # a job was cancelled, missed its deadline, or ended with NaN since the last step
         self._hurried = False  # a job has a deadline
 
     @property

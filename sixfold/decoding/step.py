@@ -206,6 +206,16 @@ def batches(lengths: Iterable[int], tokens: int) -> Iterator[range]:
         yield range(first, end)
 
 
+def batches_by_length(sizes: Sequence[tuple[int, ...]], tokens: int) -> Iterator[list[int]]:
+    """The indices of rows in batches as above, the longest first: rows of similar length come together.
+
+    The first number of a size is the length; others order rows of equal length.
+    """
+    order = sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True)
+    for part in batches((sizes[index][0] for index in order), tokens):
+        yield order[part.start : part.stop]
+
+
 def padded(rows: Sequence[Sequence[int]], device: torch.device, side: str = "right") -> Tensor:
     """Rows of ids → (B, L), padded with PAD at one side."""
     length = max(map(len, rows))

@@ -7,7 +7,6 @@ that it chose, minus its log p of the token that the exported model chose.
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -16,9 +15,9 @@ from typing import Any, Protocol
 
 from sixfold.config.schema import Config, Decoding
 from sixfold.core.ids import CONTROLS
-from sixfold.decoding.generator import Generator
+from sixfold.decoding.equalities import largest
+from sixfold.decoding.front_of import front_of
 from sixfold.decoding.records import Translation
-from sixfold.decoding.translator import Translator
 from sixfold.foreign.length_limits import LengthLimits
 from sixfold.models.model import Model
 from sixfold.runs.run import Run
@@ -85,7 +84,7 @@ def compare(
 ) -> Agreement:
     """Decode each text with the model and with the exported one, at most `limit` tokens, and compare."""
     rows = _rows(model, tokenizers, texts)
-    originals = _decoded(model, tokenizers, texts, limit)
+    originals = decoded(model, tokenizers, texts, Decoding(max_length=limit, max_ratio=1e6))
     outputs = exported.greedy(rows, limit)
     log_probs = _log_probs(model, rows, outputs)
     differing = [
@@ -94,19 +93,16 @@ def compare(
         if list(original.tokens) != output
     ]
     difference = _largest_difference(exported.log_probs(rows, outputs), log_probs)
-    return Agreement(len(texts), len(texts) - len(differing), max(differing, default=0.0), difference)
+    return Agreement(len(texts), len(texts) - len(differing), largest(differing), difference)
 
 
 def _rows(model: Model, tokenizers: Tokenizers, texts: Sequence[str]) -> Rows:
     return (tokenizers.target if not model.reads_source else tokenizers.source).encode_batch(texts)
 
 
-def _decoded(model: Any, tokenizers: Tokenizers, texts: Sequence[str], limit: int) -> list[Translation]:
-    """The original model's greedy outputs."""
-    decoding = Decoding(max_length=limit, max_ratio=1e6)
-    if not model.reads_source:
-        return Generator(model, tokenizers, decoding).generate(list(texts))
-    return Translator(model, tokenizers, decoding).translate(list(texts))
+def decoded(model: Model, tokenizers: Tokenizers, texts: Sequence[str], decoding: Decoding) -> list[Translation]:
+    """The original model's outputs."""
+    return list(front_of(model, tokenizers, decoding).session().stream(texts))
 
 
 def _log_probs(model: Model, rows: Rows, outputs: Rows) -> list[list[float]]:
@@ -131,13 +127,11 @@ def _gap(original: Translation, output: Sequence[int], log_probs: Sequence[float
 
 def _largest_difference(first: Iterable[Sequence[float]], second: Iterable[Sequence[float]]) -> float:
     pairs = zip(chain.from_iterable(first), chain.from_iterable(second), strict=True)
-    return max((_distance(a, b) for a, b in pairs), default=0.0)
+    return largest(_distance(a, b) for a, b in pairs)
 
 
 def _distance(a: float, b: float) -> float:
-    """|a − b|; infinity if that is NaN, because `max` would ignore a NaN."""
-    distance = 0.0 if a == b else abs(a - b)  # −∞ minus −∞ would be NaN
-    return math.inf if math.isnan(distance) else distance
+    return 0.0 if a == b else abs(a - b)  # −∞ minus −∞ would be NaN
 
 
 def sample(run: Run, model: Model, tokenizers: Tokenizers, config: Config, number: int) -> list[str]:

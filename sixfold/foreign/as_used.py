@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sixfold.api.load import OpenedRun
-from sixfold.config.schema import Decoding, change_decoding
-from sixfold.decoding.generator import Generator
-from sixfold.decoding.records import Translation
-from sixfold.decoding.translator import Translator
-from sixfold.foreign.agreement import AsUsed
+from sixfold.config.schema import change_decoding
+from sixfold.foreign.agreement import AsUsed, decoded
 from sixfold.foreign.programs import run_program
 
 POOL = 4  # lines of the pool for each line that is compared
@@ -40,11 +37,11 @@ def choose_lines(opened: OpenedRun, pool: Sequence[str], number: int) -> list[Li
         pool = [text for text in pool if _length(opened, text) <= decoding.max_source]
     if decoding.sample:
         decoding = change_decoding(decoding, _SEARCH)
-    found = _written(opened, pool, decoding)
+    found = decoded(opened.model, opened.tokenizers, pool, decoding)
     greedy = found
     if decoding.beam_size > 1:
         alone = {"beam_size": 1, "n_best": 1, "beam_groups": 1}
-        greedy = _written(opened, pool, change_decoding(decoding, alone))
+        greedy = decoded(opened.model, opened.tokenizers, pool, change_decoding(decoding, alone))
     pairs = zip(pool, found, greedy, strict=True)
     lines = [
         Line(text, mine.text, len(mine.tokens), not mine.ended, mine.text != other.text) for text, mine, other in pairs
@@ -62,13 +59,6 @@ def choose_lines(opened: OpenedRun, pool: Sequence[str], number: int) -> list[Li
 def _length(opened: OpenedRun, text: str) -> int:
     only = not opened.model.reads_source
     return len((opened.tokenizers.target if only else opened.tokenizers.source).encode(text))
-
-
-def _written(opened: OpenedRun, texts: Sequence[str], decoding: Decoding) -> list[Translation]:
-    model: Any = opened.model
-    if not model.reads_source:
-        return Generator(model, opened.tokenizers, decoding).generate(list(texts))
-    return Translator(model, opened.tokenizers, decoding).translate(list(texts))
 
 
 def compare_as_used(opened: OpenedRun, lines: Sequence[Line], to: str, folder: Path) -> AsUsed:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +213,7 @@ def waves(position: Position, rows: int, width: int) -> Tensor:
     """The vectors (rows, D) that the model itself adds at each position."""
     places = torch.arange(rows)[None]
     call = Call(positions=places, key_positions=places, lazy_sight=LazySight.of(Sight()), causal=False)
-    return position.embed(torch.zeros(1, rows, width), replace(call))[0]
+    return position.embed(torch.zeros(1, rows, width), call)[0]
 
 
 def _array(tensor: Tensor) -> np.ndarray[Any, Any]:

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from sixfold.core.call import Call
-from sixfold.core.ids import BOS, PAD
+from sixfold.core.ids import BOS
 from sixfold.core.masks import LazySight, Sight
-from sixfold.core.memory import Memory
+from sixfold.core.memory import Memory, with_mask
 from sixfold.models.model import Model
 
 Key = tuple[int, str]  # depth, and the name of a part within its layer
@@ -39,6 +39,8 @@ class ExplicitCache:
 
     past: States = field(default_factory=dict)
     kept: States = field(default_factory=dict)
+    memory: Memory | None = None
+    begun: dict[Key, tuple[Tensor, ...]] = field(default_factory=dict)  # carried states before the first token
     grown: dict[Key, tuple[Tensor, ...]] = field(default_factory=dict)
     carries: dict[Key, tuple[Tensor, ...]] = field(default_factory=dict)
     made: dict[Key, tuple[Tensor, ...]] = field(default_factory=dict)
@@ -59,11 +61,11 @@ class ExplicitCache:
             return self.made[key]
         return self.kept[key]
 
-    def carried(self, key: Key, first: Callable[[None], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    def carried(self, key: Key, first: Callable[[Memory | None], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         if key in self.past:
             return self.past[key]
-        rows = self.grown[TOKENS][0].shape[0]
-        return tuple(state.expand(rows, *state.shape[1:]) for state in first(None))
+        rows, self.begun[key] = self.grown[TOKENS][0].shape[0], first(self.memory)
+        return tuple(state.expand(rows, *state.shape[1:]) for state in self.begun[key])
 
     def carry(self, key: Key, state: tuple[Tensor, ...]) -> None:
         self.carries[key] = state
@@ -75,6 +77,7 @@ class Layout(NamedTuple):
     kept: tuple[tuple[Key, int], ...]
     grown: tuple[tuple[Key, int], ...]
     carried: tuple[tuple[Key, int], ...]
+    named: tuple[str, ...]  # the tensors of the memory besides its states
 
     @property
     def past(self) -> tuple[tuple[Key, int], ...]:
@@ -82,30 +85,21 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, model: Model) -> Layout:
-        """Found by running one step."""
-        device = next(model.parameters()).device
-        memory = None
-        if model.reads_source:
-            memory = encode(model, torch.full((2, 3), BOS, device=device))
+        """Found by running one step; a ValueError if a carried state does not start at zero."""
+        device, reader = next(model.parameters()).device, cast(Any, model)
+        memory = reader.encode(torch.full((2, 3), BOS, device=device)) if model.reads_source else None
         _, cache = read(model, torch.full((2, 1), BOS, device=device), memory)
+        for (_, name), states in cache.begun.items():
+            if any(bool(state.any()) for state in states):
+                raise ValueError(f"the state that {name!r} carries does not start at zero, as a program's must")
         kinds = (cache.made, cache.grown, cache.carries)
-        return cls(*(tuple((key, len(states)) for key, states in each.items()) for each in kinds))
+        kept, grown, carried = (tuple((key, len(states)) for key, states in each.items()) for each in kinds)
+        return cls(kept, grown, carried, () if memory is None else (*memory.tokens, *memory.sentences))
 
     def past_of(self, cache: ExplicitCache) -> list[Tensor]:
         """The states that the next step reads, in order."""
         states = {**cache.grown, **cache.carries}
         return [state for key, _ in self.past for state in states[key]]
-
-
-def encode(model: Any, source: Tensor) -> Memory:
-    """Read sources (B, n), which may be padded at the end."""
-    positions, real = torch.arange(source.shape[1], device=source.device)[None], source != PAD
-    sight = LazySight.of(Sight.among(real, causal=False))
-    call = Call(positions=positions, key_positions=positions, lazy_sight=sight, causal=False, real=real)
-    x, call = model.encoder_input(source, model.roles["source"], call)
-    states, call = model.encoder(x, call)
-    assert call.real is not None
-    return Memory(model.bridge(states), call.real)
 
 
 def read(
@@ -116,7 +110,7 @@ def read(
     keys = torch.arange(before + ids.shape[1], device=ids.device)[None]
     positions = keys[:, before:]
     sight = LazySight.of(Sight((keys[:, None, :] <= positions[:, :, None])[:, None]))
-    cache = ExplicitCache(past or {}, kept or {})
+    cache = ExplicitCache(past or {}, kept or {}, memory)
     cache.grow(TOKENS, (ids[..., None].float(),))
     call = Call(
         positions=positions,
@@ -140,7 +134,7 @@ class SourceProgram(nn.Module):
         self.model, self.layout = model, layout
 
     def forward(self, source: Tensor) -> tuple[Tensor, ...]:
-        memory = encode(self.model, source)
+        memory = with_mask(self.model.encode(source))
         _, cache = read(self.model, torch.full_like(source[:, :1], BOS), memory)
         assert memory.real is not None
         return memory.real, *(state for key, _ in self.layout.kept for state in cache.made[key])
@@ -155,8 +149,9 @@ class StepProgram(nn.Module):
 
     def forward(self, ids: Tensor, real: Tensor | None, kept: list[Tensor], past: list[Tensor]) -> tuple[Tensor, ...]:
         memory = None
-        if real is not None:  # the memory's states are no longer read: `kept` holds their keys and values
-            memory = Memory((kept[0],) * self.model.sizes.decoder_layers, real)
+        if real is not None:  # the memory's tensors are no longer read: `kept` holds what was made of them
+            unread = dict.fromkeys(self.layout.named, kept[0])
+            memory = Memory((kept[0],) * self.model.sizes.decoder_layers, real, unread)
         x, cache = read(self.model, ids, memory, _by_key(self.layout.past, past), _by_key(self.layout.kept, kept))
         return self.model.log_probs(x[:, -1]), *self.layout.past_of(cache)
 

@@ -23,7 +23,7 @@ from torch.export import Dim, ExportedProgram
 from sixfold.core.ids import BOS, EOS
 from sixfold.core.parts import declared
 from sixfold.decoding.step import padded
-from sixfold.foreign.plain_cache import Layout, SourceProgram, StepProgram, encode, read
+from sixfold.foreign.plain_cache import Layout, SourceProgram, StepProgram, read
 from sixfold.models.model import Model
 
 ENCODER, STEP = "encoder.pt2", "step.pt2"
@@ -54,7 +54,7 @@ def _encoder(model: Model, layout: Layout, source: Tensor) -> ExportedProgram:
     return torch.export.export(SourceProgram(model, layout), (source,), dynamic_shapes=({0: rows, 1: length},))
 
 
-def _step(model: Model, layout: Layout, real: Tensor | None, kept: list[Tensor]) -> ExportedProgram:
+def _step(model: Any, layout: Layout, real: Tensor | None, kept: list[Tensor]) -> ExportedProgram:
     """Export the step by an example: two rows that have read 4 tokens and now read 3 more.
 
     The states are contiguous: from a view of a longer tensor, torch would derive a condition on the length.
@@ -62,7 +62,7 @@ def _step(model: Model, layout: Layout, real: Tensor | None, kept: list[Tensor])
     limit = _limit(model, "only" if real is None else "decoder")
     rows, new = Dim("rows", min=1, max=_ROWS), Dim("new", min=1, max=limit)
     before, source = Dim("past", min=0, max=limit), Dim("source", min=1, max=_LONGEST)
-    memory = None if real is None else encode(model, padded([[BOS] * 5, [BOS] * 4], torch.device("cpu")))
+    memory = None if real is None else model.encode(padded([[BOS] * 5, [BOS] * 4], torch.device("cpu")))
     _, cache = read(model, torch.full((2, 4), BOS), memory)
     past, growing = [state.contiguous() for state in layout.past_of(cache)], sum(number for _, number in layout.grown)
     kept = [state.contiguous() for state in kept]
@@ -166,9 +166,9 @@ class TorchProgram:
         return torch.tensor([[BOS]]), real, kept
 
 
-def empty_past(model: Model, layout: Layout) -> list[Tensor]:
+def empty_past(model: Any, layout: Layout) -> list[Tensor]:
     """The past before the first token: growing states have no token yet, carried states are zero."""
-    memory = encode(model, torch.full((1, 2), BOS)) if model.reads_source else None
+    memory = model.encode(torch.full((1, 2), BOS)) if model.reads_source else None
     with torch.no_grad():
         _, cache = read(model, torch.full((1, 1), BOS), memory)
     past, growing = layout.past_of(cache), sum(number for _, number in layout.grown)

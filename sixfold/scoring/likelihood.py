@@ -20,7 +20,7 @@ import torch
 from sixfold.core.ids import BOS, EOS, UNK
 from sixfold.core.loss import CHUNK, perplexity_of
 from sixfold.decoding.session import check_sizes
-from sixfold.decoding.step import batches, padded
+from sixfold.decoding.step import batches_by_length, padded
 from sixfold.models.model import Model, evaluating
 from sixfold.text.tokenizer import Tokenizers
 
@@ -136,7 +136,7 @@ def _stream(
         for number, row in enumerate(rows, first):
             _check_length(model, row, number, batch_tokens)
         log_probs = [0.0] * len(rows)
-        for numbers in _batches(rows, batch_tokens):
+        for numbers in batches_by_length([(row.length, len(row.target)) for row in rows], batch_tokens):
             chosen = [rows[number] for number in numbers]
             sources = None if chosen[0].source is None else [row.source or () for row in chosen]
             for number, found in zip(numbers, token_log_probs(model, sources, [r.target for r in chosen]), strict=True):
@@ -189,13 +189,6 @@ def _check_length(model: Model, row: _Row, number: int, batch_tokens: int) -> No
                 f"line {number}: the {side} has {length:,} tokens with EOS, more than batch_tokens "
                 f"({batch_tokens:,}), which bounds the memory; raise it, or leave the line out"
             )
-
-
-def _batches(rows: Sequence[_Row], batch_tokens: int) -> Iterator[list[int]]:
-    """Indices of rows of similar length: their number times the longest side is at most `batch_tokens`."""
-    order = sorted(range(len(rows)), key=lambda index: (-rows[index].length, -len(rows[index].target)))
-    for part in batches((rows[index].length for index in order), batch_tokens):
-        yield order[part.start : part.stop]
 
 
 def token_log_probs(model: Any, sources: Sequence[Ids] | None, targets: Sequence[Ids]) -> list[list[float]]:

@@ -16,15 +16,14 @@ from sixfold.core.ids import BOS, EOS, PAD
 from sixfold.core.tap import Tap
 from sixfold.decoding.cpu.int8 import quantised
 from sixfold.decoding.equalities import Gap, Trial
-from sixfold.decoding.generator import Generator
+from sixfold.decoding.front_of import front_of
 from sixfold.decoding.job import Job
 from sixfold.decoding.records import Line
-from sixfold.decoding.session import DecodingSession
 from sixfold.decoding.step import StepFunction, padded
-from sixfold.decoding.translator import Translator
 from sixfold.decoding.uncached import UncachedStep
 from sixfold.models.model import Model, evaluating
 from sixfold.transformer import Attention, CrossAttention
+from sixfold.verify.contract.searching import gap_without_cache, gaps_in_company
 from sixfold.verify.equality import Measured, equality
 from sixfold.verify.subject import NotApplicable, SampleText, VerifiedRun
 
@@ -47,10 +46,10 @@ def cache(subject: VerifiedRun) -> Measured:
     _need_text(subject)
     model, texts = subject.model, [sample.text for sample in subject.samples[:_WITHOUT_CACHE]]
     found = []
-    with evaluating(model), torch.inference_mode():
+    with evaluating(model):
         for beam in _BEAMS:
             trial, step = _trial(subject, model, beam, texts)
-            found.append(trial.with_steps(step, UncachedStep(model)))
+            found.append(gap_without_cache(trial, step, UncachedStep(model)))
     return _measured(found)
 
 
@@ -85,10 +84,9 @@ def int8(subject: VerifiedRun) -> Measured:
 def _in_company(subject: VerifiedRun, model: Model) -> Measured:
     """Compare each sample decoded alone with all in one batch, and with all in reverse order in small batches."""
     texts, found = [sample.text for sample in subject.samples], list[Gap]()
-    with evaluating(model), torch.inference_mode():
+    with evaluating(model):
         for beam in _BEAMS:
-            trial, step = _trial(subject, model, beam, texts)
-            found += trial.company(step)
+            found += gaps_in_company(*_trial(subject, model, beam, texts))
     return _measured(found)
 
 
@@ -162,8 +160,7 @@ def _trial(subject: VerifiedRun, model: Any, beam: int, texts: Sequence[str]) ->
         "max_length": min(subject.length, subject.config.decoding.max_length),
     }
     decoding: Decoding = change_decoding(subject.config.decoding, plain)
-    front = Translator if model.reads_source else Generator
-    session: DecodingSession = front(model, subject.tokenizers, decoding).session()
+    session = front_of(model, subject.tokenizers, decoding).session()
     jobs = session.jobs([Line(text) for text in texts])
     for job in jobs:
         if isinstance(job, ValueError):

@@ -7,6 +7,7 @@ KEYS = (
     "weights",
     "checkpoints",
     "tokenizers",
+    "contract",
     "cache",
     "batch",
     "int8",

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from sixfold.core.names import unknown
 from sixfold.spec.registry import import_file
-from sixfold.verify import decoding, export, files, scores, training
+from sixfold.verify import decoding, export, files, parts, scores, training
 from sixfold.verify.equality import Equality, Finding
 from sixfold.verify.keys import KEYS
 from sixfold.verify.subject import VerifiedRun
 
-_MODULES = (files, decoding, training, export, scores)
+_MODULES = (files, parts, decoding, training, export, scores)
 _MEASURED = [each for module in _MODULES for each in vars(module).values() if isinstance(each, Equality)]
 EQUALITIES: tuple[Equality, ...] = tuple(sorted(_MEASURED, key=lambda each: KEYS.index(each.key)))
 

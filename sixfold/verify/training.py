@@ -8,17 +8,15 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-import torch
 from torch import Tensor
 
 from sixfold.config.schema import Config
-from sixfold.core.device import be_deterministic
+from sixfold.core.device import be_deterministic, left_as_it_was
 from sixfold.runs.run import Run
 from sixfold.training import checkpoint
 from sixfold.training.make_trainer import make_trainer
@@ -79,7 +77,8 @@ def resume(subject: VerifiedRun) -> Measured:
     if not training.deterministic:
         raise NotApplicable("training.deterministic is false: steps can't be repeated exactly")
     _need_training_text(subject)
-    with _deterministic():
+    with left_as_it_was():
+        be_deterministic(True)
         alone, broken = (_twin(subject, name) for name in ("alone", "broken"))
         _train(subject, alone, 2 * _STEPS)
         _train(subject, broken, _STEPS)
@@ -169,17 +168,6 @@ def _free_port() -> int:
 
 
 # Training, interrupted and not ------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _deterministic() -> Iterator[None]:
-    before = torch.are_deterministic_algorithms_enabled()
-    be_deterministic(True)
-    try:
-        with torch.random.fork_rng():
-            yield
-    finally:
-        torch.use_deterministic_algorithms(before)
 
 
 def _twin(subject: VerifiedRun, name: str) -> Run:

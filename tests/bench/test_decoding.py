@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sixfold.bench import decoding, decoding_contenders
+from sixfold.bench import decoding
 from sixfold.bench import peer_models as peers
 from sixfold.bench.decoding import measure, notes, tables
 from sixfold.bench.decoding_contenders import ALONE, BATCH, Contenders, Search
@@ -157,8 +157,6 @@ def test_tokens_of_a_case_are_those_that_were_written():
     assert found["cases"][0]["contenders"]["sixfold float32"]["tokens"] == expected
 
 
-def test_batches_hold_neighbours_by_length():
-    rows = [[1] * n for n in (2, 5, 3, 1)]
-    assert list(decoding_contenders._batches(rows, 6)) == [[1], [2, 0], [3]]
+def test_fewer_lines_are_taken_at_equal_distances():
     assert thinned("abcdef", 3) == ["a", "c", "e"]
     assert thinned("ab", 3) == ["a", "b"]

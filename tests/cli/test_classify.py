@@ -152,6 +152,12 @@ def test_a_prompt_on_a_terminal(sixfold, monkeypatch):
     assert "truncated to 1,024" in err
 
 
+def test_a_prompt_on_a_terminal_writes_no_file(sixfold):
+    code, out, err = sixfold("classify", "run", "--out", "out.tsv", terminal=True)
+    assert (code, out, Path("out.tsv").exists()) == (2, "", False)
+    assert err.startswith("sixfold: --out can't be given with lines typed one by one; give FILE, or -")
+
+
 def test_a_mistake_in_an_option_leaves_the_output_alone(tmp_path):
     (tmp_path / "out.tsv").write_text("keep me\n")
     with pytest.raises(ValueError, match="at least one line"):

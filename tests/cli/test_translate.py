@@ -187,6 +187,38 @@ def test_a_prompt_on_a_terminal(sixfold, run, monkeypatch):
     assert "truncated to 1,024" in err
 
 
+@pytest.mark.parametrize("options", [(), ("--trace",), ("--n_best", "2", "--beam_size", "2")])
+def test_records_of_lines_on_a_terminal(sixfold, run, monkeypatch, options):
+    monkeypatch.setattr("sixfold.cli.translate.ask_for_lines", lambda what, answer: answer("a b c"))
+    code, out, _ = sixfold("translate", run, "--format", "jsonl", *options, terminal=True)
+    assert (code, out) == (0, sixfold("translate", run, "--format", "jsonl", *options, stdin=b"a b c\n")[1])
+    assert ("trace" in json.loads(out)) == ("--trace" in options)
+
+
+@pytest.mark.parametrize(
+    ("verb", "options"),
+    [
+        ("translate", ["--out", "out.txt"]),
+        ("translate", ["--terms", "lines.txt"]),
+        ("translate", ["--prefixes", "lines.txt"]),
+        ("translate", ["--workers", "2"]),
+        ("generate", ["--workers", "2"]),
+        ("generate", ["--workers", "2", "--format", "jsonl"]),
+    ],
+)
+def test_options_for_files_are_not_ignored_on_a_terminal(sixfold, run, lm, verb, options):
+    Path("lines.txt").write_text("A\n")
+    code, out, err = sixfold(verb, run if verb == "translate" else lm, *options, terminal=True)
+    what = f"sixfold: {options[0]} can't be given with lines typed one by one; give FILE, or - for standard input\n"
+    assert (code, out, err) == (2, "", what)
+    assert not Path("out.txt").exists()
+
+
+def test_the_text_of_a_terminal_goes_to_a_file(sixfold, lm):
+    assert sixfold("generate", lm, "--out", "out.txt", terminal=True)[:2] == (0, "")
+    assert Path("out.txt").read_text() == sixfold("generate", lm, "--prompt", "")[1]
+
+
 def test_the_help_prints_the_length_formula(sixfold):
     code, out, _ = sixfold("translate", "--help")
     assert code == 0

@@ -145,6 +145,31 @@ def test_one_that_derives_from_attention_declares_what_attention_does():
     assert_close(plain.encode(ids).states[-1], mine.encode(ids).states[-1])
 
 
+def test_a_forward_that_comes_from_a_mixin_inherits_no_declaration():
+    """It would be handed a position that it never calls, and be asked for weights that it never shows."""
+
+    class Forward(nn.Module):
+        def forward(self, x, call):
+            return self.output(x)
+
+    class Mixed(Forward, Attention):
+        pass
+
+    class Deeper(Mixed):
+        pass
+
+    class Stated(Forward, Attention):
+        position_places = ("rotate",)
+        map = "kernel"
+
+    for mixed in (Mixed, Deeper):
+        assert (mixed.position_places, mixed.map) == ((), "none")
+        with pytest.raises(ValueError, match=r"'rotary' acts by 'rotate', but the attention of .* never calls that"):
+            small_model("encoder_only", (fills(attention=mixed), "rotary"))
+    assert (Stated.position_places, Stated.map) == (("rotate",), "kernel")
+    assert Attention.position_places == ("rotate", "bias", "values")
+
+
 def test_a_bridge_that_needs_one_length_and_a_stack_that_shortens_are_refused():
     with pytest.raises(ValueError, match=r"'transparent_attention' adds .* 'funnel_study' shortens"):
         small_model(modifications=("transparent_attention", "funnel_study:blocks=2"))

@@ -15,6 +15,7 @@ from sixfold.decoding.search.beam import Beam
 from sixfold.decoding.search.greedy import Greedy
 from sixfold.decoding.step import ModelStep
 from sixfold.decoding.uncached import UncachedStep
+from sixfold.verify.contract.searching import gap_without_cache, gaps_in_company
 from tests.support.company import EVERYBODY, METHODS, Shuffled, assert_same, found, job_of, made, writers
 from tests.support.covering import covering
 from tests.support.small import MODIFICATIONS
@@ -24,13 +25,12 @@ LOOKED_AT = EVERYBODY[::10]
 
 @covering(writers(), every="kind", method=METHODS)
 def test_company_and_cache_make_no_difference(kind, modifications, method):
-    """By the measurements that `sixfold verify` makes on a user's own model."""
+    """By the functions by which the contract checks a part, and `sixfold verify` a user's own model."""
     model = made(kind, modifications)
     step, some = Shuffled(make_step(model)), [job_of(number, kind) for number in LOOKED_AT]
     trial = Trial(Random(2).sample([job_of(number, kind) for number in EVERYBODY], len(EVERYBODY)), method)
-    with torch.inference_mode():
-        gaps = [*trial.company(step, alone=LOOKED_AT)]
-        gaps.append(Trial(some, method).with_steps(step, Shuffled(UncachedStep(model)), batch_tokens=1))
+    gaps = [*gaps_in_company(trial, step, alone=LOOKED_AT)]
+    gaps.append(gap_without_cache(Trial(some, method), step, Shuffled(UncachedStep(model)), batch_tokens=1))
     assert all(gap.difference <= 1e-9 and not gap.different for gap in gaps), gaps
 
 

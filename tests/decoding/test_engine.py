@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sixfold import EOS
+from sixfold import BOS, EOS
 from sixfold.core.ids import PAD
 from sixfold.decoding.cpu.step import make_step
 from sixfold.decoding.engine import Engine
@@ -106,6 +106,34 @@ def test_a_source_for_which_the_model_gives_nan_fails_alone(method, make):
         engine.step()
     assert str(wrong.error) == "the model's log-probabilities are NaN"
     assert [ticket.error for ticket in (first, last)] == [None, None]
+
+
+@pytest.mark.parametrize("method", [Greedy(), Beam(3)], ids=["greedy", "beam"])
+@pytest.mark.parametrize("make", [make_step, ModelStep])
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder_only"])
+@pytest.mark.parametrize(
+    "wish", ["untied", "rotary", "t5_bias", "shaw", "lightweight_convolution", "mixture_of_softmaxes"]
+)
+@torch.inference_mode()
+def test_a_job_that_takes_the_row_of_one_with_nan_gives_what_it_gives_alone(wish, kind, make, method):
+    """Word 9 is no number: in sources, in prompts, and where a decoder alone chooses it."""
+    model = moved_model(kind, dict.fromkeys(("untied", wish)), vocab=12, dtype=torch.float32)
+    model.roles["source" if kind == "encoder_decoder" else "target"].weight[9] = math.nan
+    words = [[5, 6], [4, 9, 7, 8, 9], [3, 5], [9, 9, 9, 9, 4, 5], [7], [4, 4], [9], [8, 7, 6, 5, 4, 3], [5], [9, 3, 5]]
+    jobs = [
+        Job(source=[*line, EOS], limit=12) if kind == "encoder_decoder" else Job(prompt=[BOS, *line], limit=12)
+        for line in words * 2
+    ]
+    step, engine = make(model), Engine(make(model), method, batch_tokens=40 * method.width)
+    tickets = [engine.submit(job, number) for number, job in enumerate(jobs)]
+    while engine.busy:
+        engine.step()
+    for ticket in tickets:
+        alone = (other := Engine(step, method)).submit(ticket.job)
+        answered(other, alone)
+        assert str(ticket.error) == str(alone.error)
+        assert [each.tokens for each in ticket.found] == [each.tokens for each in alone.found]
+    assert {ticket.error is None for ticket in tickets} == {True, False}
 
 
 @pytest.mark.parametrize(

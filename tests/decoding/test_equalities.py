@@ -10,6 +10,7 @@ from sixfold.decoding.equalities import Trial, compare
 from sixfold.decoding.job import Hypothesis, Job
 from sixfold.decoding.search.greedy import Greedy
 from sixfold.decoding.uncached import UncachedState, UncachedStep
+from sixfold.verify.contract.searching import gaps_in_company
 from tests.support.chains import Chain
 from tests.support.company import job_of, made
 
@@ -55,8 +56,8 @@ class InCompany(Chain):
 def test_a_step_that_depends_on_the_batch_is_found():
     table = [[0.2] * 5, [0, 0, 0.1, 0.4, 0.5], [0.2] * 5, [0, 0, 0.9, 0.05, 0.05], [0, 0, 0.9, 0.05, 0.05]]
     trial = Trial([Job(source=(number,), limit=3) for number in range(8)], Greedy())
-    assert [each.difference for each in trial.company(InCompany(table, 0.0))] == [0, 0]
-    alone, joined = trial.company(InCompany(table, 0.01))
+    assert [each.difference for each in gaps_in_company(trial, InCompany(table, 0.0))] == [0, 0]
+    alone, joined = gaps_in_company(trial, InCompany(table, 0.01))
     assert alone.difference == pytest.approx(7 * 4 * 0.01)  # EOS is word 2, and the first word is 4
     assert joined.difference == pytest.approx((7 - 3) * 4 * 0.01)  # four at a time
 

@@ -11,6 +11,7 @@ from sixfold.decoding import front, session
 from sixfold.decoding.generator import GenerationSession
 from sixfold.decoding.job import Hypothesis, Job, Sentence
 from sixfold.decoding.records import Line, Translation
+from sixfold.decoding.search.beam import _Beams, _Group
 from sixfold.decoding.translator import TranslationSession
 from tests.support import runs
 from tests.support.generators import small_writer
@@ -112,15 +113,32 @@ def test_what_is_no_text_is_the_mistake_of_its_line(make, wrong, message):
     assert isinstance(last, Job)
 
 
-def test_a_sentence_passes_through_five_kinds_of_objects():
-    session = small_translator().session()
+def reached_from(thing):
+    """An object, and all that it holds."""
+    yield thing
+    if isinstance(thing, dict | list | tuple):
+        inside = thing.values() if isinstance(thing, dict) else thing
+    else:
+        inside = getattr(thing, "__dict__", {}).values()
+    for each in inside:
+        yield from reached_from(each)
+
+
+@pytest.mark.parametrize(
+    ("keys", "search"), [({}, {Sentence}), ({"beam_size": 4, "n_best": 2, "beam_groups": 2}, {_Beams, _Group})]
+)
+def test_a_sentence_passes_through_five_kinds_of_objects(keys, search):
+    """A beam is a sentence, too, with groups of hypotheses."""
+    session = small_translator().session(**keys)
     line, engine = Line("a b"), session.engine()
     (job,) = session.jobs([line])
     sentence = engine.submit(job)
-    engine.step()
-    running = sentence.open[0]
     while not sentence.done:
+        running = sentence.open[0]
         engine.step()
     (translation,) = session.finish([sentence])
     kinds = [type(each) for each in (line, job, sentence, running, sentence.found[0], translation)]
-    assert [*dict.fromkeys(kinds)] == [Line, Job, Sentence, Hypothesis, Translation]
+    assert [*dict.fromkeys(kinds)] == [Line, Job, type(sentence), Hypothesis, Translation]
+    assert isinstance(sentence, Sentence)
+    held = {type(each) for each in reached_from(sentence) if type(each).__module__.startswith("sixfold.")}
+    assert held == {Line, Job, Hypothesis, *search}

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sixfold import BOS, EOS, Tap
-from sixfold.decoding.step import ModelStep, padded
+from sixfold.decoding.step import ModelStep, batches_by_length, padded
 from tests.support.small import assert_close, moved_model
 
 HEADS = [(), ("untied",), ("factorized_embedding:inner=8",), ("adaptive_softmax",), ("mixture_of_softmaxes",)]
@@ -84,3 +84,8 @@ def test_sources_are_read_by_the_part_in_their_order(monkeypatch):
     assert torch.equal(memory.real, whole.real)
     assert all(states is memory.states[0] for states in memory.states)
     assert_close(memory.states[0][memory.real], whole.states[0][whole.real])
+
+
+def test_batches_hold_neighbours_by_length():
+    assert list(batches_by_length([(2,), (5,), (3,), (1,)], 6)) == [[1], [2, 0], [3]]
+    assert list(batches_by_length([(3, 1), (2, 2), (3, 2), (3, 1)], 6)) == [[2, 0], [3, 1]]

@@ -10,6 +10,7 @@ import torch
 
 from sixfold import BOS, EOS
 from sixfold.config.schema import Decoding
+from sixfold.decoding.equalities import largest
 from sixfold.decoding.records import Translation
 from sixfold.decoding.translator import Translator
 from sixfold.disk.atomic import STAGED, new_directory, save_tensors
@@ -234,7 +235,7 @@ def test_what_is_no_number_is_infinitely_far_apart():
     agreement = compare(made.model, made.tokenizers, TEXTS, 9, Muttering(made.model, originals(made)))
     assert (agreement.log_prob, agreement.close) == (math.inf, False)
     nonsense = [Translation(tokens=(7,), log_probs=(number, number)) for number in (math.nan, -math.inf)]
-    assert [_gap(each, [8], [-math.inf]) for each in nonsense] == [math.inf, 0.0]
+    assert [largest([_gap(each, [8], [-math.inf])]) for each in nonsense] == [math.inf, 0.0]
 
 
 @pytest.mark.parametrize("kind", ["encoder_decoder", "decoder_only"])

@@ -1,18 +1,23 @@
 """Programs of torch.export compute what the model computes, whatever the number of rows, the lengths and the past."""
 
 import zipfile
+from dataclasses import replace
 
 import pytest
 import torch
 
 from sixfold import BOS
+from sixfold.core.memory import Memory
 from sixfold.decoding.session import never_written
 from sixfold.decoding.step import padded
 from sixfold.foreign import torch_program
 from sixfold.foreign.agreement import compare
-from sixfold.foreign.plain_cache import Layout, SourceProgram, StepProgram, encode, read
+from sixfold.foreign.plain_cache import Layout, SourceProgram, StepProgram, read
+from sixfold.spec import registry
+from sixfold.transformer import CrossAttention, Stack, merge_heads, split_heads
 from tests.support.architectures import WRITERS, parts
 from tests.support.covering import covering
+from tests.support.own_parts import fills
 from tests.support.small import (
     MODIFICATIONS,
     assert_close,
@@ -141,7 +146,7 @@ def test_an_encoder_alone_has_no_step(tmp_path):
 @torch.no_grad()
 def test_states_grow_by_the_tokens_that_are_read():
     model = moved_model()
-    memory = encode(model, torch.full((2, 3), BOS))
+    memory = model.encode(torch.full((2, 3), BOS))
     _, cache = read(model, torch.full((2, 4), BOS), memory)
     assert {state.shape for states in cache.grown.values() for state in states} == {(2, 4, 1), (2, 2, 4, 8)}
     assert {state.shape for states in cache.made.values() for state in states} == {(2, 2, 3, 8)}
@@ -158,3 +163,42 @@ def test_a_carried_state_has_a_fixed_size():
         [1, 2, 16],
         [1, 2, 16],
     ]
+
+
+class LeavesHalves(Stack):
+    """An encoder that leaves more than its states."""
+
+    def forward(self, x, call):
+        states, call = super().forward(x, call)
+        return states, replace(call, memory=Memory((), None, tokens={"halves": states[-1] / 2}))
+
+
+class ReadsHalves(CrossAttention):
+    """Attention to what that encoder leaves."""
+
+    def forward(self, x, call):
+        (q,) = split_heads(self.q(x), self.heads, 1)
+        k, v = call.keep(self.place, self.keys_and_values, of=("halves",))
+        return self.output(merge_heads(call.memory_sight.softmax(q @ k.mT) @ v))
+
+
+@pytest.fixture
+def own_registry(monkeypatch):
+    monkeypatch.setattr(registry, "_registered", dict(registry.all_modifications()))
+
+
+@torch.no_grad()
+def test_a_decoder_may_read_what_an_encoder_leaves_besides_its_states(own_registry):
+    model = moved_model(modifications=(fills(stack=LeavesHalves, cross=ReadsHalves),))
+    layout, chunks = Layout.of(model), (1, 3, 2)
+    source, ids = pad(random_rows((7, 2, 4), seeded(5))), random_ids(3, 6, seeded(6))
+    found = steps(model, source, ids, chunks, SourceProgram(model, layout), StepProgram(model, layout))
+    for one, right in zip(found, whole(model, source, ids, chunks), strict=True):
+        assert_close(one, right)
+
+
+def test_a_carried_state_that_starts_at_the_memory_is_refused():
+    """An LSTM's, which starts where that of the encoder ended: a program's starts at zero."""
+    with pytest.raises(ValueError, match="the state that 'cell' carries does not start at zero"):
+        Layout.of(moved_model(modifications=("lstm",)))
+    assert Layout.of(moved_model("decoder_only", ("lstm",))).carried == tuple(((i, "cell"), 2) for i in range(2))

@@ -310,6 +310,8 @@ def test_every_check_of_the_contract_is_made_by_a_test():
         "copying": "tests/modifications/test_every_modification.py",
         "fast_step": "tests/decoding/cpu/test_step.py",
         "int8": "tests/decoding/cpu/test_int8.py",
+        "search_without_cache": "tests/decoding/test_company.py, by the same function",
+        "search_in_company": "tests/decoding/test_company.py, by the same function",
     }
     here = {name for test in globals().values() if hasattr(test, "__code__") for name in test.__code__.co_names}
     assert {check.name for check in CHECKS} <= here | elsewhere.keys()

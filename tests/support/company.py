@@ -35,6 +35,7 @@ def writers():
 
 
 @cache
+@torch.inference_mode(False)  # whoever asks first: other tests differentiate the same model
 def made(kind, modifications, dtype=torch.float64):
     return moved_model(kind, modifications, vocab=WORDS, dtype=dtype)
 

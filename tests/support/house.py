@@ -36,7 +36,7 @@ LAYERS = {
             ("training",),
             ("api", "doctor", "foreign"),
             ("verify", "bench", "narang", "study", "scale", "web", "explore", "serve"),
-            ("demo", "cli", "__main__"),
+            ("demo", "demonstration", "cli", "__main__"),
         ),
         start=1,
     )

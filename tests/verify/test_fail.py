@@ -89,7 +89,18 @@ def test_a_cache_that_forgets(run, monkeypatch):
         return (k, 0.98 * v), seen
 
     monkeypatch.setattr(Cache, "share", forgetful)
-    assert failing(run, QUICK) == {"cache"}
+    found = results(run, QUICK)
+    assert {key for key, each in found.items() if each.result == "fail"} == {"contract", "cache"}
+    assert found["contract"].note.startswith("token_by_token: row 0 of 3 differs from what it is without a cache")
+
+
+def test_a_part_that_reads_other_rows(run, monkeypatch):
+    forward = transformer.FeedForward.forward
+    monkeypatch.setattr(transformer.FeedForward, "forward", lambda part, x, call: forward(part, x - x.mean(0), call))
+    found = results(run, ["contract"])["contract"]
+    assert (found.result, found.left) == ("fail", "16 checks of causality, padding, batches and caches")
+    assert "alone_and_in_a_batch: a row of 5 tokens" in found.note
+    assert 1 < found.difference < 16, "no state depends on a later token, for example"
 
 
 def test_padding_that_is_read(run, monkeypatch):

@@ -2,20 +2,27 @@
 
 import json
 import math
+import os
 import shutil
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from sixfold.config.files import write_config
 from sixfold.runs.run import Run
 from sixfold.training.observers.display import Quiet
 from sixfold.training.runner import train
+from sixfold.verify import parts
 from sixfold.verify.report import EQUALITIES
+from sixfold.verify.subject import NotApplicable
 from tests.support import runs
 from tests.support.plain_text import recipe
+from tests.support.small import moved_model
 from tests.support.verified import ALL, ALONE, results, trained_run
 
+SMALL = ((12, ("post_norm",)), (50, ("learned_positions:length=6",)))
 NOT_INSTALLED = set() if find_spec("ctranslate2") else {"export"}
 
 
@@ -40,7 +47,7 @@ def test_all_that_is_promised_holds_and_the_run_is_not_touched(sixfold, run):
     assert {each["key"]: each["difference"] for each in found["findings"]}["resume"] == 0
     assert found["pass"] == len(set(ALL) - NOT_INSTALLED)
     assert len(err.splitlines()) == len(ALL)
-    assert err.splitlines()[3].startswith(f"4/{len(ALL)}  cached = uncached: pass, ")
+    assert err.splitlines()[4].startswith(f"5/{len(ALL)}  cached = uncached: pass, ")
 
 
 def test_a_run_that_decodes_in_8_bits_is_compared_in_both_precisions(run):
@@ -50,6 +57,20 @@ def test_a_run_that_decodes_in_8_bits_is_compared_in_both_precisions(run):
     found = results(run, ["cache", "batch", "int8"])
     assert {each.result for each in found.values()} == {"pass"}
     assert found["cache"].difference < 1e-5, "one side was in 8 bits"
+
+
+def test_the_settings_of_torch_stay_as_they_were(run, monkeypatch):
+    """Those that a resumed training changes, besides its random numbers."""
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    random = torch.get_rng_state()
+    assert results(run, ["resume"])["resume"].result == "pass"
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    assert torch.backends.cudnn.benchmark
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+    assert torch.equal(torch.get_rng_state(), random)
 
 
 def test_the_table_and_the_exit_code(sixfold, run):
@@ -74,6 +95,13 @@ def test_models_with_one_stack(tmp_path, name, excused):
     assert {key for key, each in found.items() if each.result == "does not apply"} == excused | NOT_INSTALLED
     assert {key for key, each in found.items() if each.result == "pass"} == set(ALONE) - excused - NOT_INSTALLED
     assert found["score"].note == "it was validated by its loss"
+
+
+def test_the_contract_holds_for_few_words_and_says_if_positions_are_too_few():
+    few, short = (SimpleNamespace(model=moved_model(vocab=words, modifications=wishes)) for words, wishes in SMALL)
+    assert parts.contract.measure(few).difference == 0
+    with pytest.raises(NotApplicable, match="the checks need 12 positions, and the model has 6"):
+        parts.contract.measure(short)
 
 
 @pytest.mark.parametrize(
@@ -110,15 +138,20 @@ def test_without_its_text_what_needs_it_says_so(original, tmp_path):
     for file in copied.glob("*.?"):
         file.unlink()
     found = results(run)
-    assert {key for key, each in found.items() if each.result == "pass"} == {"weights", "checkpoints", "tokenizers"}
+    assert {key for key, each in found.items() if each.result == "pass"} == {
+        "weights",
+        "checkpoints",
+        "tokenizers",
+        "contract",
+    }
     assert all(each.note for each in found.values() if each.result == "does not apply")
     assert "holds no prepared data" in found["resume"].note
 
 
 def test_a_model_that_was_never_trained(tmp_path):
     found = results(runs.writing(tmp_path / "lm"))
-    assert {key for key, each in found.items() if each.result == "pass"} == {"weights", "tokenizers"}
-    assert all(each.result != "fail" and each.note for each in found.values())
+    assert {key for key, each in found.items() if each.result == "pass"} == {"weights", "tokenizers", "contract"}
+    assert all(each.result != "fail" and (each.note or key == "contract") for key, each in found.items())
 
 
 @pytest.mark.parametrize(

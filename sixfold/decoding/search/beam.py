@@ -27,7 +27,6 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, zip_longest
-from typing import NamedTuple
 
 import numpy as np
 
@@ -42,19 +41,12 @@ from sixfold.decoding.trace import TracedCandidate
 Candidate = tuple[float, float, int, int, float]
 
 
-class Finished(NamedTuple):
-    """A hypothesis that has ended."""
-
-    ranked_by: float
-    hypothesis: Hypothesis
-
-
 @dataclass
 class _Group:
     """Hypotheses that are compared with each other."""
 
     indices: range
-    found: dict[Hashable, Finished] = field(default_factory=dict)  # the best of each output
+    found: dict[Hashable, Hypothesis] = field(default_factory=dict)  # the best of each output, with its final rank
     done: bool = False
 
 
@@ -133,26 +125,25 @@ class Beam:
         """Store the hypothesis at this index, which has ended."""
         each = sentence.open[index]
         log_probs = (*each.log_probs, log_p)
-        ranked_by = self.length.score(rank, len(log_probs))
-        ranked_by += sum(rule.final(each.tokens, each.coverage) for rule in sentence.rules)
+        rank = self.length.score(rank, len(log_probs))
+        rank += sum(rule.final(each.tokens, each.coverage) for rule in sentence.rules)
         score = self.length.score(sum(log_probs), len(log_probs))
-        found = Finished(ranked_by, Hypothesis(each.tokens, log_probs, score, sentence.ended(index)))
         same = self.same(each.tokens)
-        if same not in group.found or group.found[same].ranked_by < ranked_by:
-            group.found[same] = found
+        if same not in group.found or group.found[same].rank < rank:
+            group.found[same] = Hypothesis(each.tokens, log_probs, score, sentence.ended(index), rank)
 
     def _is_done(self, sentence: _Beams, group: _Group) -> bool:
         opens = [each for each in sentence.open[group.indices.start : group.indices.stop] if each.rank > -math.inf]
         if not opens or len(group.found) < self.n_best:  # each group finds n_best: others may find the same outputs
             return not opens
-        to_beat = sorted((found.ranked_by for found in group.found.values()), reverse=True)[self.n_best - 1]
+        to_beat = sorted((found.rank for found in group.found.values()), reverse=True)[self.n_best - 1]
         longest = sentence.job.limit + 1
         return all(self.length.best(each.rank, len(each.tokens) + 1, longest) <= to_beat for each in opens)
 
     def _finish(self, sentence: _Beams) -> None:
         """Take the best of each group, then the second best of each, and so on up to n_best; then sort by rank."""
-        ordered = [sorted(group.found.items(), key=lambda item: -item[1].ranked_by) for group in sentence.groups]
-        chosen: dict[Hashable, Finished] = {}
+        ordered = [sorted(group.found.items(), key=lambda item: -item[1].rank) for group in sentence.groups]
+        chosen: dict[Hashable, Hypothesis] = {}
         for index in range(max(map(len, ordered))):
             for same, found in (line[index] for line in ordered if index < len(line)):
                 if len(chosen) < self.n_best:
@@ -160,8 +151,7 @@ class Beam:
         if not chosen:
             sentence.fail(Impossible(sentence.job))
             return
-        by_rank = sorted(chosen.values(), key=lambda found: -found.ranked_by)
-        sentence.found, sentence.done = [found.hypothesis for found in by_rank], True
+        sentence.found, sentence.done = sorted(chosen.values(), key=lambda found: -found.rank), True
 
 
 class _Best:

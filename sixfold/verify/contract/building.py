@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from sixfold.core.device import left_as_it_was
 from sixfold.core.drawing import drawing
 from sixfold.core.ids import BOS, EOS
 from sixfold.core.parts import declared
@@ -39,14 +40,10 @@ def meta(subject: Subject) -> None:
 def _memory_of_nan() -> Iterator[None]:
     """torch.empty gives NaN, so that a weight that nothing sets can be seen."""
     settings: Any = torch.utils.deterministic
-    before = torch.are_deterministic_algorithms_enabled(), settings.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True)
-    settings.fill_uninitialized_memory = True
-    try:
+    with left_as_it_was():
+        torch.use_deterministic_algorithms(True)
+        settings.fill_uninitialized_memory = True
         yield
-    finally:
-        torch.use_deterministic_algorithms(before[0])
-        settings.fill_uninitialized_memory = before[1]
 
 
 @check(

@@ -18,11 +18,11 @@ from sixfold.core.place import Sizes
 from sixfold.models.build import MODELS
 from sixfold.spec.assemble import assemble
 from sixfold.spec.registry import Chosen, all_modifications, choose, find
-from sixfold.verify.contract import building, looking, reading, running, training
+from sixfold.verify.contract import building, looking, reading, running, searching, training
 from sixfold.verify.contract.check import Broken, Check
 from sixfold.verify.contract.subject import SMALL, Subject, random_ids, seeded, states_of
 
-_MODULES = (building, reading, running, looking, training)
+_MODULES = (building, reading, running, searching, looking, training)
 CHECKS: tuple[Check, ...] = tuple(each for m in _MODULES for each in vars(m).values() if isinstance(each, Check))
 Result = Literal["pass", "fail", "does not apply"]
 BUILT, REFUSED = "built", "refused"  # the check before all others: can the model be built and run?
@@ -159,10 +159,10 @@ def _in_models(subject: Subject, checks: Sequence[Check]) -> Iterator[Finding]:
         yield Finding(BUILT, subject.kind, "fail", _said(error), advice=_BUILD)
         return
     yield Finding(BUILT, subject.kind, "pass")
-    yield from (_result(each, subject) for each in checks if each.concerns(subject.type))
+    yield from (result_of(each, subject) for each in checks if each.concerns(subject.type))
 
 
-def _result(check: Check, subject: Subject) -> Finding:
+def result_of(check: Check, subject: Subject) -> Finding:
     """Check all forms, up to the first that fails."""
     notes = []
     for form in check.forms():

@@ -18,6 +18,7 @@ from sixfold.verify.contract.subject import (
     seeded,
     states_alone,
     states_of,
+    words_of,
 )
 
 SIDES = ("left", "right")
@@ -30,11 +31,11 @@ _HIDE_PADDING = (
 @check("hide later tokens where place.causal is true: attention does so by call.sight", needs=("writes_text",))
 def causality(subject: Subject) -> None:
     """No state depends on a later token; every state depends on an earlier one or its own."""
-    model, generator = subject.model, seeded(1)
-    memory = (model.encode(random_ids(2, 4, generator)),) if model.reads_source else ()
+    model, generator, words = subject.model, seeded(1), words_of(subject.model)
+    memory = (model.encode(random_ids(2, 4, generator, words)),) if model.reads_source else ()
     embedded: list[Tensor] = []
     hook = model.roles["target"].register_forward_hook(lambda table, ids, x: embedded.append(x))
-    states = model.decode(random_ids(2, 6, generator), *memory)
+    states = model.decode(random_ids(2, 6, generator, words), *memory)
     hook.remove()
     # Random weights: after a layer norm, a plain sum of a state would always be 0.
     direction = torch.randn(states.shape[-1], dtype=states.dtype, generator=generator)
@@ -47,9 +48,11 @@ def causality(subject: Subject) -> None:
             raise Broken(f"the state of token {t} depends on no token")
 
 
-def surround(ids: Tensor, pads: int, side: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def surround(
+    ids: Tensor, pads: int, side: str, generator: torch.Generator, words: int = VOCAB
+) -> tuple[Tensor, Tensor]:
     """A row (L,) with garbage at one side, and which of it is real. → (1, L + pads) twice"""
-    garbage = torch.randint(0, VOCAB, (pads,), generator=generator)
+    garbage = torch.randint(0, words, (pads,), generator=generator)
     parts = [(garbage, False), (ids, True)] if side == "left" else [(ids, True), (garbage, False)]
     real = torch.cat([torch.full((len(part),), is_real) for part, is_real in parts])
     return torch.cat([part for part, _ in parts])[None], real[None]
@@ -59,11 +62,11 @@ def surround(ids: Tensor, pads: int, side: str, generator: torch.Generator) -> t
 @torch.no_grad()
 def padding(subject: Subject, side: str) -> None:
     """Padding at either side changes no state of a real token."""
-    model, generator = subject.model, seeded(2)
-    row = random_ids(1, 5, generator)[0]
+    model, generator, words = subject.model, seeded(2), words_of(subject.model)
+    row = random_ids(1, 5, generator, words)[0]
     expected = states_of(model, row[None])
     for pads in (1, 2, 7):
-        ids, real = surround(row, pads, side, generator)
+        ids, real = surround(row, pads, side, generator, words)
         need_same(states_of(model, ids, real)[real][None], expected, f"{pads} tokens of padding at the {side} matter")
 
 
@@ -71,11 +74,11 @@ def padding(subject: Subject, side: str) -> None:
 @torch.no_grad()
 def source_padding(subject: Subject, side: str) -> None:
     """Padding of the source changes neither the memory nor the states of the decoder that reads it."""
-    model, generator = subject.model, seeded(3)
-    source, target = random_ids(1, 5, generator)[0], random_ids(1, 4, generator)
+    model, generator, words = subject.model, seeded(3), words_of(subject.model)
+    source, target = random_ids(1, 5, generator, words)[0], random_ids(1, 4, generator, words)
     memory = model.encode(source[None])
     for pads in (1, 2, 7):
-        ids, real = surround(source, pads, side, generator)
+        ids, real = surround(source, pads, side, generator, words)
         padded, what = model.encode(ids, real), f"{pads} tokens of padding at the {side} of the source matter"
         need_same(padded.states[-1][padded.real], memory.states[-1][0], f"{what} to the memory")
         need_same(model.decode(target, padded), model.decode(target, memory), f"{what} to the decoder")
@@ -89,8 +92,8 @@ def source_padding(subject: Subject, side: str) -> None:
 @torch.no_grad()
 def alone_and_in_a_batch(subject: Subject, side: str) -> None:
     """A row has the same states alone and in a batch."""
-    model, generator = subject.model, seeded(4)
-    rows, sources = random_rows((5, 2), generator), random_rows((2, 4), generator)
+    model, generator, words = subject.model, seeded(4), words_of(subject.model)
+    rows, sources = random_rows((5, 2), generator, words), random_rows((2, 4), generator, words)
     states = states_of(model, pad(rows, side), source=pad(sources, side))
     for row, source, got, real in zip(rows, sources, states, pad(rows, side) != PAD, strict=True):
         need_same(got[real], states_alone(model, source, row), f"a row of {len(row)} tokens, padded at the {side}")

@@ -23,6 +23,7 @@ from sixfold.verify.contract.subject import (
     random_rows,
     seeded,
     states_alone,
+    words_of,
 )
 
 _STATE = (
@@ -48,7 +49,8 @@ class Running:
 
     def __init__(self, model: Any, lengths: Sequence[int]):
         """`lengths` are those of the sources."""
-        self.model, self.sources, self.generator = model, random_rows(lengths, seeded(8)), seeded(7)
+        self.model, self.words, self.generator = model, words_of(model), seeded(7)
+        self.sources = random_rows(lengths, seeded(8), self.words)
         self.cache = fresh_cache(model, self.sources)
         self.rows: list[tuple[list[Tensor], list[Tensor]]] = [([], []) for _ in lengths]  # ids (L,), states (L, D)
 
@@ -71,11 +73,11 @@ class Running:
     def write(self, *lengths: int, side: str = "right", garbage: bool = False) -> None:
         """Write this many new words in each row; padding may have the ids of words."""
         lengths = lengths * len(self.rows) if len(lengths) == 1 else lengths
-        new = random_rows(lengths, self.generator)
+        new = random_rows(lengths, self.generator, self.words)
         ids, real = pad(new, side), None
         if garbage:
             real = ids != PAD
-            ids = torch.where(real, ids, random_ids(len(ids), ids.shape[1], self.generator))
+            ids = torch.where(real, ids, random_ids(len(ids), ids.shape[1], self.generator, self.words))
         states = self.model.decode(ids, real=real, cache=self.cache)
         real = pad(new, side) != PAD
         self.rows = [([*words, new[i]], [*before, states[i, real[i]]]) for i, (words, before) in enumerate(self.rows)]

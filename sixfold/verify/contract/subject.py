@@ -5,6 +5,7 @@ Letters: B rows, L tokens, D model width, S source rows, n source length.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -33,6 +34,14 @@ class Subject:
         self.type = MODELS[kind]
         if min(map(sizes.vocabulary, ("encoder", "decoder"))) < VOCAB:
             raise ValueError(f"the small models need a vocabulary of at least {VOCAB} words")
+
+    @classmethod
+    def of(cls, model: Any) -> Subject:
+        """A trained model, as a copy in float64, for checks that only read `subject.model`."""
+        made = cls.__new__(cls)
+        made.kind, made.modifications, made.sizes = model.kind, model.assembly.modifications, model.sizes
+        made.type, made.model = type(model), copy.deepcopy(model).to("cpu", torch.float64).requires_grad_(True).eval()
+        return made
 
     @cached_property
     def model(self) -> Any:
@@ -72,14 +81,19 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def random_ids(rows: int, length: int, generator: torch.Generator) -> Tensor:
+def random_ids(rows: int, length: int, generator: torch.Generator, words: int = VOCAB) -> Tensor:
     """Words: neither PAD nor BOS nor EOS. (rows, length)"""
-    return torch.randint(_CONTROL, VOCAB, (rows, length), generator=generator)
+    return torch.randint(_CONTROL, words, (rows, length), generator=generator)
 
 
-def random_rows(lengths: Iterable[int], generator: torch.Generator) -> list[Tensor]:
+def random_rows(lengths: Iterable[int], generator: torch.Generator, words: int = VOCAB) -> list[Tensor]:
     """One row of words, (length,), for each length."""
-    return [random_ids(1, length, generator)[0] for length in lengths]
+    return [random_ids(1, length, generator, words)[0] for length in lengths]
+
+
+def words_of(model: Any) -> int:
+    """The number of words that are tried: a trained model may have fewer than the small ones."""
+    return min(VOCAB, *map(model.sizes.vocabulary, ("encoder", "decoder")))
 
 
 def pad(rows: Sequence[Tensor], side: str = "right") -> Tensor:
@@ -101,7 +115,7 @@ def states_of(model: Any, ids: Tensor, real: Tensor | None = None, source: Tenso
         return model.encode(ids, real, **rest)
     if not model.reads_source:
         return model.decode(ids, real, **rest)
-    source = random_ids(1, 4, seeded(99)).expand(ids.shape[0], -1) if source is None else source
+    source = random_ids(1, 4, seeded(99), words_of(model)).expand(ids.shape[0], -1) if source is None else source
     return model.decode(ids, model.encode(source), real, **rest)
 
 

@@ -371,6 +371,9 @@ BROKEN = [
     ("joins", DECODER, {"attention": Remembers}, ""),
     ("joins_a_fresh_row", DECODER, {"attention": Remembers}, ""),
     ("joins_beams", DECODER, {"attention": Remembers}, ""),
+    ("search_without_cache", DECODER, {"attention": Forgets}, "differ with a cache and without"),
+    ("search_in_company", DECODER, {"feed_forward": OverTheBatch}, "for each sentence alone and for all in one batch"),
+    ("search_in_company", DECODER, {"attention": Remembers}, ""),
     (
         "tap_changes_nothing",
         DECODER,
