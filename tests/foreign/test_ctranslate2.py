@@ -184,5 +184,5 @@ def test_without_the_package_it_is_said_what_to_install(monkeypatch):
         raise ImportError(name)
 
     monkeypatch.setattr(to_ctranslate2.importlib, "import_module", missing)
-    with pytest.raises(ValueError, match=r"pip install 'sixfold\[export\]'"):
+    with pytest.raises(ValueError, match=r"pip install -c constraints.txt -e '.\[export\]'"):
         to_ctranslate2.engine()
