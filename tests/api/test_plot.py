@@ -104,7 +104,7 @@ def test_a_directory_that_is_no_run_and_a_run_without_lines_are_named(make_run, 
 
 def test_without_matplotlib_it_says_what_to_install(make_run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ValueError, match=r"pip install 'sixfold\[plot\]'"):
+    with pytest.raises(ValueError, match=r"pip install -c constraints.txt -e '.\[plot\]'"):
         plot([make_run("mine", TRAIN)], tmp_path / "curves.png")
 
 
