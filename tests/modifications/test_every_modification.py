@@ -146,6 +146,8 @@ def test_exported_it_computes_the_same_at_other_sizes(modifications):
     [
         (("rotary", "lightweight_convolution"), ("rotary", "rotate")),
         (("lstm", "rotary"), ("lstm", "rotary", "position")),
+        (("gru", "learned_positions"), ("gru", "learned_positions", "position")),
+        (("rnn", "swiglu"), ("rnn", "swiglu", "feed_forward")),
         (("lstm", "rms_norm"), ("lstm", "rms_norm", "norm", "stack")),
         (("bahdanau", "cross_heads"), ("bahdanau", "cross_heads", "decoder_stack")),
         (("bahdanau", "transparent_attention"), ("bahdanau", "transparent_attention", "bridge")),
