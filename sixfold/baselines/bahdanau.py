@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sixfold.baselines._shared.additive_attention import AdditiveAttention
 from sixfold.baselines._shared.cells import LSTMCell
+from sixfold.baselines._shared.global_attention import AdditiveAttention
 from sixfold.baselines._shared.plain_parameters import plain_stacks
 from sixfold.baselines._shared.recurrence import NOT_EXPORTED, unless_padding
-from sixfold.baselines._shared.recurrent_stacks import RecurrentEncoder, RecurrentLayer
+from sixfold.baselines._shared.recurrent_stacks import RecurrentEncoder, RecurrentLayer, need_encoder
 from sixfold.core.call import Call
 from sixfold.core.dropout import Dropout
 from sixfold.core.init import linear
@@ -51,7 +51,7 @@ class AttentiveLayer(ModelPart):
         super().__init__()
         width = spec.sizes.d_model
         self.place, self.width = place.named("cell"), width
-        self.cross = AdditiveAttention(replace(place, layers=1, name="cross"), width, 2 * width, width)
+        self.cross = AdditiveAttention(place, state=width, memory=2 * width)
         self.cell = LSTMCell(width + 2 * width, width)
         self.start = BackwardState(spec, place)
         self.dropout = Dropout(spec.sizes.dropout)
@@ -64,7 +64,8 @@ class AttentiveLayer(ModelPart):
         def update(*state: Tensor) -> tuple[Tensor, States]:
             outputs, looks = [], []
             for i, products in enumerate(products_LB.unbind(0)):
-                context, weights = self.cross(state[0], source, call)
+                contexts, weights = self.cross(state[0][:, None], source, call)
+                context = contexts[:, 0]
                 after = self.cell(torch.addmm(products, context, of_context.t()), *state)
                 state = after if call.real is None else unless_padding(call.real[:, i], after, state)
                 outputs.append(torch.cat([state[0], context], -1))
@@ -85,13 +86,14 @@ class AttentiveDecoder(ModelPart):
         above = [RecurrentLayer(spec, at, LSTMCell, BackwardState(spec, at)) for at in places]
         self.layers = nn.ModuleList([AttentiveLayer(spec, place.at(0)), *above])
         self.readout = linear(4 * self.width, self.width)
+        self.dropout = Dropout(spec.sizes.dropout)
 
     def forward(self, x: Tensor, call: Call) -> tuple[list[Tensor], Call]:
         attentive, *above = self.layers
         s, context = run(attentive, x, replace(call, depth=0)).split((self.width, 2 * self.width), -1)
         states = [x, s]
         for depth, layer in enumerate(above, start=1):
-            states.append(run(layer, states[-1], replace(call, depth=depth)))
+            states.append(self.dropout(run(layer, states[-1], replace(call, depth=depth))))
         states[-1] = self.readout(torch.cat([states[-1], x, context], -1)).tanh()
         return states, call
 
@@ -108,8 +110,7 @@ class Annotations(LastState):
 
 
 def bahdanau_encoder(spec: Spec, place: Place) -> RecurrentEncoder:
-    if place.stack != "encoder":
-        raise ValueError("bahdanau: its decoder attends to an encoder, and this model has one stack; take lstm")
+    need_encoder("bahdanau", place)
     return RecurrentEncoder(spec, place, LSTMCell, spec.sizes.d_model, both_ways=True)
 
 

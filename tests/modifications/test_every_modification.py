@@ -151,6 +151,8 @@ def test_exported_it_computes_the_same_at_other_sizes(modifications):
         (("lstm", "rms_norm"), ("lstm", "rms_norm", "norm", "stack")),
         (("bahdanau", "cross_heads"), ("bahdanau", "cross_heads", "decoder_stack")),
         (("bahdanau", "transparent_attention"), ("bahdanau", "transparent_attention", "bridge")),
+        (("luong", "rotary"), ("luong", "rotary", "position")),
+        (("luong", "cross_heads"), ("luong", "cross_heads", "decoder_stack")),
         (("rms_norm", "rezero"), ("rms_norm", "rezero", "norm")),
         (("gelu", "swiglu"), ("gelu", "activation", "swiglu")),
         (("switch", "geglu"), ("switch", "geglu", "feed_forward")),

@@ -86,20 +86,25 @@ class EncoderState(nn.Module):
 
 
 class RecurrentLayer(ModelPart):
-    """Drop(h_1 … h_L), from left to right. `start`: (memory, x) → the state before the first token."""
+    """h_1 … h_L, from left to right. `start`: (memory, x) → the state before the first token."""
 
     def __init__(self, spec: Spec, place: Place, cell: type[Cell], start: nn.Module, inputs: int = 0):
         super().__init__()
         self.place = place.named("cell")
         self.cell = Recurrence(cell, inputs or spec.sizes.d_model, spec.sizes.d_model)
         self.start = start
-        self.dropout = Dropout(spec.sizes.dropout)
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
         def update(*state: Tensor) -> tuple[Tensor, States]:
             return self.cell(x, state, call)
 
-        return self.dropout(call.carry(self.place, x, partial(self.start, x=x), update))
+        return call.carry(self.place, x, partial(self.start, x=x), update)
+
+
+def begun_by_encoder(spec: Spec, place: Place, cell: type[Cell]) -> nn.ModuleList:
+    """The layers of a decoder, each of which starts with the encoder's state."""
+    places = [place.at(layer) for layer in range(place.layers)]
+    return nn.ModuleList(RecurrentLayer(spec, at, cell, EncoderState(spec, at, cell)) for at in places)
 
 
 class RecurrentDecoder(ModelPart):
@@ -107,17 +112,23 @@ class RecurrentDecoder(ModelPart):
 
     def __init__(self, spec: Spec, place: Place, cell: type[Cell]):
         super().__init__()
-        places = [place.at(layer) for layer in range(place.layers)]
-        self.layers = nn.ModuleList(RecurrentLayer(spec, at, cell, EncoderState(spec, at, cell)) for at in places)
+        self.layers = begun_by_encoder(spec, place, cell)
+        self.dropout = Dropout(spec.sizes.dropout)
 
     def forward(self, x: Tensor, call: Call) -> tuple[list[Tensor], Call]:
         states = [x]
         for depth, layer in enumerate(self.layers):
-            states.append(run(layer, states[-1], replace(call, depth=depth)))
+            states.append(self.dropout(run(layer, states[-1], replace(call, depth=depth))))
         return states, call
 
     def units(self) -> nn.ModuleList:
         return self.layers
+
+
+def need_encoder(name: str, place: Place) -> None:
+    """Raise a ValueError in a model with one stack, which has nothing to attend to."""
+    if place.stack == "only":
+        raise ValueError(f"{name}: its decoder attends to an encoder, and this model has one stack; take lstm")
 
 
 # Both ------------------------------------------------------------------------------------------------------------
