@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sixfold.core.attention_kernels import fold, unfold
 from sixfold.core.call import Call
@@ -112,3 +112,21 @@ class AdditiveAttention(GlobalAttention):
 
     def scores(self, states_SqH: Tensor, keys_SnA: Tensor) -> Tensor:
         return (self.query(states_SqH)[:, :, None] + keys_SnA[:, None]).tanh() @ self.score
+
+
+class NormalisedAttention(GlobalAttention):
+    """score(s, h_j) = g (v/‖v‖)ᵀ tanh(W s + U h_j + b): the additive score, whose size is one number g."""
+
+    def __init__(self, place: Place, state: int, memory: int):
+        super().__init__(place)
+        self.query = linear(state, state, bias=False)  # W
+        self.key = linear(memory, state)  # U and b
+        self.score = parameter((state,), Normal(state**-0.5))  # v
+        self.size = nn.Parameter(torch.full((1,), state**-0.5))  # g
+
+    def keys(self, call: Call) -> Tensor:
+        return call.keep_for_sentences(self.place, lambda states: (self.key(states),))[0]
+
+    def scores(self, states_SqH: Tensor, keys_SnA: Tensor) -> Tensor:
+        hidden = (self.query(states_SqH)[:, :, None] + keys_SnA[:, None]).tanh()
+        return hidden @ (self.size * self.score / self.score.norm())
