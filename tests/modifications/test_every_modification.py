@@ -153,7 +153,7 @@ def test_exported_it_computes_the_same_at_other_sizes(modifications):
         (("bahdanau", "transparent_attention"), ("bahdanau", "transparent_attention", "bridge")),
         (("luong", "rotary"), ("luong", "rotary", "position")),
         (("luong", "cross_heads"), ("luong", "cross_heads", "decoder_stack")),
-        (("gnmt", "rezero"), ("gnmt", "rezero", "residual")),
+        (("gnmt", "rezero"), ("gnmt", "rezero", "final")),
         (("gnmt", "transparent_attention"), ("gnmt", "transparent_attention", "bridge")),
         (("rms_norm", "rezero"), ("rms_norm", "rezero", "norm")),
         (("gelu", "swiglu"), ("gelu", "activation", "swiglu")),
