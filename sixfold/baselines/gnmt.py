@@ -172,9 +172,9 @@ def gnmt(spec: Spec) -> Spec:
     Layers are as many as the sizes say (the paper has 8 and 8, of width 1024), in the decoder 2 or more. The decoder
     starts with zeros: the attention alone connects it with the source. Only the bottom layer, which attends, computes
     one word after the other in training; the layers above it read all words by a fused kernel. So the context that is
-    given to them is that of the same word, as in the authors' published code; the paper has that of the word before.
-    Dropout acts on the output of each LSTM and on the context. The attention has one head, "decoder.0.cross". There are
-    no positions; heads and d_ff are not used.
+    given to them is that of the same word, as in the second version of the public code (gnmt_v2); in the first version
+    it is that of the word before. Dropout acts on the output of each LSTM and on the context. The attention has one
+    head, "decoder.0.cross". There are no positions; heads and d_ff are not used.
     The search has the paper's other parts: `length_penalty` α is ((5 + L)/6)^α, and `coverage_penalty` β adds
     β Σ_j log min(Σ_t α_tj, 1); the paper's α and β are 0.2.
     Parameters: 4 H (I + H + 1) for each layer and direction, where I inputs lead to H = d_model units (I is 2 H in the
