@@ -34,6 +34,14 @@ class RealTokens(NamedTuple):
         order_BL = (call.real.cumsum(1) - 1).clamp(min=0)
         return cls(torch.zeros_like(x).scatter_add(1, order_BL[..., None].expand_as(x), x), lengths, order_BL)
 
+    def reversed(self, y: Tensor) -> Tensor:
+        """(B, L, ·) with the real tokens of each row in reverse order; padding stays at the end."""
+        if self.lengths is None:
+            return y.flip(1)
+        here = torch.arange(y.shape[1], device=y.device)
+        there_BL = self.lengths[:, None] - 1 - here
+        return pick(y, torch.where(there_BL < 0, here, there_BL))
+
     def back(self, y: Tensor) -> Tensor:
         """Results (B, L, ·) for the tokens, in the order of the input."""
         return y if self.order is None else pick(y, self.order)
