@@ -35,7 +35,8 @@ _FEWEST_PIECES, _MOST_PIECES = 500, 32_000
 
 # Sizes: the larger a model, the more it needs of both text and time.
 _PARAMETERS_PER_TOKEN = 10  # most parameters in layers for each token of the training text
-_SEEN_PER_PARAMETER = 4.0  # fewest tokens seen in training for each parameter in layers
+_SEEN_PER_PARAMETER = 4.0  # fewest tokens seen in training for each parameter in layers; for a single stack:
+_SEEN_PER_PARAMETER_OF_ONE = 2.5
 _HEAD = 32  # width of a head, if the model is narrower than 512; 64 from there on
 
 # Time: the share of the given minutes that remains for training steps.
@@ -208,7 +209,8 @@ def _fitting(planner: _Planner) -> tuple[Size, str]:
         if parameters > _PARAMETERS_PER_TOKEN * facts.distinct_tokens:
             break
         seen = None if epochs is None else epochs * facts.tokens
-        if seen is not None and seen < _SEEN_PER_PARAMETER * parameters:
+        fewest = parameters * (_SEEN_PER_PARAMETER if facts.pairs else _SEEN_PER_PARAMETER_OF_ONE)
+        if seen is not None and seen < fewest:
             break
         of = f"the text has {_short(facts.tokens)}" if seen is None else f"this run reads {_short(seen)}"
         chosen, reason = size, f"{_short(parameters)} weights in layers; {of} tokens"
