@@ -17,7 +17,7 @@ from sixfold.config.schema import Data
 from sixfold.doctor.items import Item, Reader, TrackedFile
 from sixfold.doctor.survey import Survey, counted
 from sixfold.doctor.suspicions import FLAGS, KINDS
-from sixfold.doctor.tokens import Measured, Sides
+from sixfold.doctor.tokens import Sides, TokensPerWord
 from sixfold.text.arrays import Array
 from sixfold.text.file_kinds import remarks
 from sixfold.text.forms import TextForm
@@ -59,7 +59,7 @@ class TextCheck:
     splits: dict[Split, SplitCheck]
     files: dict[str, FileFacts]
     remarks: list[str]
-    tokens: list[Measured]
+    tokens: list[TokensPerWord]
     units: tuple[str, ...]  # that tokens are counted by, for each side
     bytes: int  # of the training text
 

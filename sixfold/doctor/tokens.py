@@ -13,7 +13,7 @@ TEXTS, CHARACTERS = 20_000, 2_000_000  # most in the sample of a side: enough fo
 _WITHOUT_SPACES = 15  # characters per "word" from which a side has no spaces between words; German has 6 to 7
 
 
-class Measured(NamedTuple):
+class TokensPerWord(NamedTuple):
     """A tokenizer, and its tokens per word of each side."""
 
     kind: str
@@ -42,7 +42,7 @@ class Sides:
         """What tokens are counted by: words, or characters where there are no spaces between words."""
         return tuple("word" if _have_spaces(texts) else "character" for texts in self.texts)
 
-    def measure(self, data: Data, size: int) -> list[Measured]:
+    def measure(self, data: Data, size: int) -> list[TokensPerWord]:
         """Tokens per unit for bpe of the default size, for characters, and for the tokenizer that is configured.
 
         `size` is the number of bytes of the whole text.
@@ -57,7 +57,9 @@ class Sides:
                 _measure(kind, [texts], None) for kind, texts in zip((own.source, own.target), self.texts, strict=True)
             ]
             both = sum((side.tokens for side in each), ())
-            found.append(Measured(" → ".join(side.kind for side in each), sum(side.vocabulary for side in each), both))
+            found.append(
+                TokensPerWord(" → ".join(side.kind for side in each), sum(side.vocabulary for side in each), both)
+            )
         return found
 
 
@@ -68,7 +70,7 @@ def _size(kind: str, data: Data, size: int) -> int | None:
     return default_size(size) if kind in ("bpe", "unigram") else None
 
 
-def _measure(kind: str, sides: Sequence[Sequence[str]], size: int | None) -> Measured:
+def _measure(kind: str, sides: Sequence[Sequence[str]], size: int | None) -> TokensPerWord:
     """Train one tokenizer on all sides, and count its tokens on each."""
     trainer = TokenizerTrainer(kind, size)
     for texts in sides:
@@ -76,7 +78,7 @@ def _measure(kind: str, sides: Sequence[Sequence[str]], size: int | None) -> Mea
     tokenizer = trainer.finish()
     tokens = (sum(map(len, tokenizer.encode_batch(texts))) for texts in sides)
     each = (number / max(_units(texts), 1) for number, texts in zip(tokens, sides, strict=True))
-    return Measured(kind, len(tokenizer), tuple(each))
+    return TokensPerWord(kind, len(tokenizer), tuple(each))
 
 
 def _have_spaces(texts: Iterable[str]) -> bool:

@@ -66,7 +66,7 @@ def tap_changes_nothing(subject: Subject, side: str) -> str | None:
     return None if model.maps else NO_MAP
 
 
-class Seen(NamedTuple):
+class SeenWeights(NamedTuple):
     """The weights of a part that a tap collected, and the tokens that the part may read."""
 
     name: str
@@ -75,7 +75,7 @@ class Seen(NamedTuple):
     real: Tensor  # (B, L): which queries are not padding
 
 
-def seen_weights(model: Any, side: str) -> Iterator[Seen]:
+def seen_weights(model: Any, side: str) -> Iterator[SeenWeights]:
     """The weights of each part, collected by a tap in rows that are padded at one side."""
     generator = seeded(14)
     ids, source = pad(random_rows((5, 2), generator), side), pad(random_rows((3, 6), generator), side)
@@ -87,7 +87,7 @@ def seen_weights(model: Any, side: str) -> Iterator[Seen]:
         seen = (keys != PAD)[:, None, None, :].expand(-1, 1, queries.shape[1], -1)
         if keys is ids and model.writes_text:
             seen = seen & past(queries.shape[1], ids.device)
-        yield Seen(name, weights, seen, queries != PAD)
+        yield SeenWeights(name, weights, seen, queries != PAD)
 
 
 @check(_SHOW, side=SIDES)

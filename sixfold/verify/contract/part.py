@@ -43,7 +43,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Report:
+class PartReport:
     """The findings of `check_part`; its text has those that failed."""
 
     part: str
@@ -81,7 +81,7 @@ def check_part(
     without: Sequence[str] = (),
     quick: bool = True,
     raises: bool = True,
-) -> Report:
+) -> PartReport:
     """Check that a modification keeps the contract of every model. Call it in a test of your own parts.
 
     >>> def test_my_attention():
@@ -105,7 +105,7 @@ def check_part(
         findings = [each for kind in kinds or MODELS for each in _in_models(Subject(kind, wishes, sizes), chosen)]
     if kinds or not any(each.result == "pass" for each in findings):
         findings = [replace(each, result="fail") if each.check == REFUSED else each for each in findings]
-    report = Report(" + ".join(map(str, wishes)), tuple(findings))
+    report = PartReport(" + ".join(map(str, wishes)), tuple(findings))
     if raises and report.failures:
         raise ValueError(str(report))
     return report
