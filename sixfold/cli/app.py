@@ -114,11 +114,12 @@ def main() -> None:
     take_closed()
     with errors_in_a_line():
         typed = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
-        if typed == "train" and sleep_soon_if_busy():
+        only_help = "--help" in sys.argv
+        if typed == "train" and not only_help and sleep_soon_if_busy():
             _complain(BUSY)
         if typed in VERBS:
             load_verbs(typed)
-        if typed in _ASKING and any(map(os.path.isdir, sys.argv[2:])) and "--help" not in sys.argv:
+        if typed in _ASKING and any(map(os.path.isdir, sys.argv[2:])) and not only_help:
             import torch  # noqa: F401  (here, where the stack is shallow: see _ASKING)
         _run(app if typed in VERBS else _listing())
 

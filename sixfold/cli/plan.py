@@ -38,8 +38,8 @@ def plan(
 ) -> None:
     """Show how `train` would train a model, and why.
 
-    It takes the arguments of `train` for a new run, and ignores --out and --overwrite. It reads the text, trains a
-    tokenizer, measures the speed of this machine for a few seconds, and writes nothing:
+    It takes the arguments of `train` for a new run. It reads the text, trains a tokenizer, measures the speed of this
+    machine for a few seconds, and writes nothing (so --out and --overwrite have no effect):
 
     sixfold plan --data.train corpus/train --data.source en --data.target de --training.minutes 30
     """
