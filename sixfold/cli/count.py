@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +15,7 @@ from sixfold.config.files import read_config
 from sixfold.terminal import console, table
 
 if TYPE_CHECKING:
+    from sixfold.config.schema import Config
     from sixfold.narang.counts import Counted
 
 
@@ -27,6 +29,14 @@ def count(
     target_length: Annotated[int, typer.Option(min=1, max=1_000_000, help="Target tokens of the forward pass.")] = 32,
     study: Annotated[
         bool, typer.Option("--study", help="Count all rows of the modification study, beside its published numbers.")
+    ] = False,
+    paths: Annotated[
+        bool,
+        typer.Option(
+            "--paths",
+            help="Show how information travels: what can't be computed in parallel, how far apart two tokens are, and "
+            "how the work grows. Without a recipe and a setting, for several models.",
+        ),
     ] = False,
     as_json: AsJson = False,
     *,
@@ -50,6 +60,10 @@ def count(
         _count_study(as_json)
         return
     config = settled(read_config(recipe, settings))
+    if paths:
+        modifications = [*config.model.modifications, *(modify or [])]
+        _show_paths(config, modifications, compare=not (recipe or modify or settings), as_json=as_json)
+        return
     model = build(config.sizes(), [*config.model.modifications, *(modify or [])], config.model.kind, device="meta")
     counted = count_model(model, source_length, target_length)
     if as_json:
@@ -67,6 +81,57 @@ def count(
         f"for one forward pass of {source_length} source and {target_length} target tokens; looking up an embedding "
         "counts as 0"
     )
+
+
+COMPARED: tuple[tuple[str, list[str], str], ...] = (  # the models that `--paths` alone shows: name, modifications, kind
+    ("self-attention", [], "encoder_only"),
+    ("convolution", ["lightweight_convolution"], "encoder_only"),
+    ("recurrent: rnn", ["rnn"], "decoder_only"),
+    ("recurrent: lstm", ["lstm"], "decoder_only"),
+)
+_LAYERS_COMPARED = 2
+
+
+def _show_paths(config: Config, modifications: list[Any], *, compare: bool, as_json: bool) -> None:
+    """Print how information travels in a model, or in those to compare."""
+    from sixfold.models.paths import LENGTHS, travel
+
+    if config.data.vocabulary is None:  # the tables are not counted
+        config = config.model_copy(update={"data": config.data.model_copy(update={"vocabulary": 1000})})
+    sizes = config.sizes()
+    if compare:
+        sizes = replace(sizes, encoder_layers=_LAYERS_COMPARED, decoder_layers=_LAYERS_COMPARED)
+        found = {name: travel(sizes, parts, kind) for name, parts, kind in COMPARED}
+        ways = {name: of for name, of_stacks in found.items() for of in of_stacks.values()}
+    else:
+        ways = travel(sizes, modifications, config.model.kind)
+    if as_json:
+        shown = ("chain", "distance", "reach")
+        print_json({way: {**asdict(of), **{name: getattr(of, name) for name in shown}} for way, of in ways.items()})
+        return
+    rows = table("", "longest chain", "largest distance", "depends on", "multiply-accumulates")
+    for way, of in ways.items():
+        rows.add_row(way, of.chain, of.distance, of.reach, _polynomial(of.work))
+    console().print(rows)
+    if compare:
+        typer.echo(f"{_LAYERS_COMPARED} layers of width {sizes.d_model}")
+    typer.echo(_ABOUT_PATHS.format(", ".join(map(str, LENGTHS))))
+
+
+_ABOUT_PATHS = (
+    "longest chain: operations that can only be computed one after the other, in texts of {} tokens\n"
+    "largest distance: operations between the two tokens that are furthest apart, on the shortest path\n"
+    "depends on: the tokens that the state of one token depends on, to either side\n"
+    "multiply-accumulates: in all layers, for n tokens"
+)
+
+
+def _polynomial(work: tuple[float, float] | None) -> str:
+    """(1000, 2) → 1,000 n + 2 n²"""
+    if work is None:
+        return ""
+    linear, square = work
+    return f"{linear:,.0f} n" + (f" + {square:,.0f} n²" if square >= 0.5 else "")
 
 
 def _shown(counting: Iterator[Counted], rows: int) -> Iterator[Counted]:

@@ -62,6 +62,14 @@ def squeezed(text):
     return "".join(text.replace("\b", "").split())
 
 
+def test_paths_of_one_model(counted):
+    """No vocabulary is needed: how far tokens are apart does not depend on it."""
+    found = counted("--paths", "--modify", "rnn", "--model.kind", "decoder_only", "--model.layers", "1")["decoder"]
+    assert [at["length"] for at in found["at"]] == [8, 16, 32]
+    assert (found["chain"], found["distance"], found["reach"]) == ("3 per token", "3 per token", "all tokens")
+    assert found["work"] == [2 * 512**2, 0]
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_of_every_verb_explains_it_and_all_its_options(sixfold, verb):
     command, done = VERBS[verb], sixfold(verb, "--help")
