@@ -62,7 +62,11 @@ def _report(run: Path, found: Sequence[Finding], as_json: bool) -> None:
     for finding in found:
         rows.add_row(*(Text(printable(cell)) for cell in _cells(finding)))
     console().print(rows)
-    typer.echo(", ".join(f"{number} {result}" for result, number in counts.items() if number))
+    typer.echo(", ".join(_counted(number, result) for result, number in counts.items() if number))
+
+
+def _counted(number: int, result: str) -> str:
+    return f"{number} {result if number == 1 else result.replace('does', 'do')}"
 
 
 def _cells(finding: Finding) -> tuple[str, ...]:
