@@ -12,7 +12,7 @@ from statistics import median
 
 from sixfold.doctor.course import Course, Finding, Point, last_until, value_at
 
-Rule = Callable[[Course], Finding | None]
+TrainingRule = Callable[[Course], Finding | None]
 
 SMALL = 0.02  # relative change of a validation loss: two seeds of the same small run differ by about as much
 LAST = 0.25  # share of a run whose progress says whether it was still improving
