@@ -18,10 +18,10 @@ def printable(text: str) -> str:
 
 def shown(text: str) -> str:
     """The text with control characters and changes of writing direction as escapes."""
-    return "".join(c.encode("unicode_escape").decode() if _drives(c) else c for c in text)
+    return "".join(c.encode("unicode_escape").decode() if _controls_terminal(c) else c for c in text)
 
 
-def _drives(character: str) -> bool:
+def _controls_terminal(character: str) -> bool:
     turns = "\u202a" <= character <= "\u202e" or "\u2066" <= character <= "\u2069"
     return turns or (character != "\n" and unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp"))
 

@@ -150,6 +150,13 @@ def test_a_public_name_that_hides_a_module_is_found():
     assert house.hidden_packages(files) == ["sixfold.verify is public, and sixfold/verify is a module: it hides it"]
 
 
+def test_two_classes_of_one_name_are_found():
+    files = package(core__a="class Row: pass\nclass _Own: pass", text__b="x = 1\nclass Row: pass\nclass _Own: pass")
+    assert house.classes_of_one_name(files) == [
+        "Row is the name of several classes: sixfold/core/a.py:1, sixfold/text/b.py:2"
+    ]
+
+
 def test_a_test_module_that_imports_another_is_found():
     files = {"tests/test_a.py": "x = 1", "tests/support/small.py": "", "tests/runs/conftest.py": ""}
     files["tests/runs/test_b.py"] = "from tests.support import small"

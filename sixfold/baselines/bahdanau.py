@@ -62,15 +62,15 @@ class AttentiveLayer(ModelPart):
         products_LB = F.linear(x.transpose(0, 1), of_word, self.cell.bias)  # (L, B, 4D): for all steps at once
 
         def update(*state: Tensor) -> tuple[Tensor, States]:
-            outputs, looks = [], []
+            outputs, all_weights = [], []
             for i, products in enumerate(products_LB.unbind(0)):
                 contexts, weights = self.cross(state[0][:, None], source, call)
                 context = contexts[:, 0]
                 after = self.cell(torch.addmm(products, context, of_context.t()), *state)
                 state = after if call.real is None else unless_padding(call.real[:, i], after, state)
                 outputs.append(torch.cat([state[0], context], -1))
-                looks.append(weights)
-            self.cross.show(looks, source, call)
+                all_weights.append(weights)
+            self.cross.show(all_weights, source, call)
             return torch.stack(outputs, 1), state
 
         return self.dropout(call.carry(self.place, x, partial(self.start, x=x), update))
@@ -136,7 +136,7 @@ def bahdanau(spec: Spec) -> Spec:
     decoder layers are plain LSTMs above the one that attends; the readout reads the last one's s_i. The paper has
     gated recurrent units, one layer, and a maxout readout. There are no positions; heads and d_ff are not used.
     In training the decoder computes one word after the other, because a query needs the state before it.
-    Parameters: 4 H (I + H + 1) for each layer and direction, where I inputs lead to H = d_model units (the first
+    Parameters: 4 H (I + H + 1) for each layer and direction with I inputs and H = d_model units (the first
     decoder layer has I = 3 H); 3 H² + H for the attention, 4 H² + H for the readout, and H² (W_s) for each decoder
     layer.
     """

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from sixfold.baselines._shared.cells import LSTMCell
 from sixfold.baselines._shared.global_attention import (
     AdditiveAttention,
+    AttendedSource,
     DotAttention,
     GeneralAttention,
     GlobalAttention,
-    Source,
 )
 from sixfold.baselines._shared.plain_parameters import plain_stacks
 from sixfold.baselines._shared.recurrence import NOT_EXPORTED, unless_padding
@@ -58,7 +58,7 @@ class AttentionalState(ModelPart):
         self.combine = linear(2 * width, width, bias=False)  # W_c
         self.dropout = Dropout(spec.sizes.dropout)
 
-    def forward(self, h: Tensor, source: Source, call: Call) -> tuple[Tensor, Tensor]:
+    def forward(self, h: Tensor, source: AttendedSource, call: Call) -> tuple[Tensor, Tensor]:
         """h (B, L, D) → h̃ (B, L, D), and the weights (B, L, n)."""
         contexts, weights = self.cross(h, source, call)
         return self.dropout(self.combine(torch.cat([contexts, h], -1)).tanh()), weights

@@ -110,7 +110,7 @@ class _Racer:
 class _Case:
     """One search: estimates how many sentences fit, lets each contender choose its setting, and races them.
 
-    sixfold without worker processes always takes part. `late` lists the other contenders that there is no time for.
+    sixfold without worker processes always takes part. `late` lists the contenders that are left out for lack of time.
     """
 
     def __init__(self, search: Search, lines: Sequence[str], seconds: float, start: float):
@@ -143,7 +143,8 @@ class _Case:
     def _fitting(self, racers: Sequence[_Racer]) -> tuple[list[_Racer], int]:
         """The contenders that take part, and the number of sentences that leaves time for some rounds.
 
-        A few sentences are decoded to estimate it, which also warms up. Worker processes count as fast as one process.
+        A few sentences are decoded to estimate it, which also warms up. Several worker processes are assumed to need as
+        long as one process.
         """
         glance, found, cost = _GLANCE * self.left, list[_Racer](), 0.0
         paces: dict[str, float] = {}  # seconds per sentence of sixfold, by precision

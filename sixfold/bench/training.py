@@ -29,7 +29,7 @@ PEAK = "matrix product"
 _SIDE = 2048  # rows and columns of the matrices whose product is the peak
 _REPEATS = 3  # products of a round; the fastest counts
 _ROUNDS = 5  # the number of batches is chosen so that this many rounds fit into the time
-_PACE = 3  # trying another contender is assumed to take as long as this many steps of ours
+_PACE = 3  # a trial of another contender is assumed to take as long as this many of our steps
 _PASSES = 3  # a step has this many times the matrix products of a forward pass: one forward, two backward
 
 
@@ -45,9 +45,9 @@ def measure(subject: BenchSubject, options: BenchOptions, seconds: float, tell: 
         learners = [ours(subject, steps), *(peer(name, subject, steps) for name in names)]
         for learner in learners:
             learner.contender.step()  # to warm up
-    losses: dict[str, list[float]] = {name: [] for name in (PEAK, *(each.contender.name for each in learners))}
+    noted: dict[str, list[float]] = {name: [] for name in (PEAK, *(each.contender.name for each in learners))}
     contenders = [*(learner.contender for learner in learners), Contender(PEAK, product(_SIDE))]
-    times = race(contenders, options.rounds, 1, losses, max(0.0, until - time.perf_counter()))
+    times = race(contenders, options.rounds, 1, noted, max(0.0, until - time.perf_counter()))
     work = flops(model_files.skeleton(subject.run.directory), steps)
     return {
         "text": subject.text,
@@ -55,8 +55,8 @@ def measure(subject: BenchSubject, options: BenchOptions, seconds: float, tell: 
         **_described(subject, steps),
         "rounds": len(times[OURS]),
         "flop_per_step": work / len(steps),
-        "peak_flop_per_second": median(losses[PEAK]),
-        "contenders": {learner.contender.name: _result(learner, times, losses, steps, work) for learner in learners},
+        "peak_flop_per_second": median(noted[PEAK]),
+        "contenders": {learner.contender.name: _result(learner, times, noted, steps, work) for learner in learners},
         "left_out": left_out,
     }
 
@@ -147,7 +147,7 @@ def _described(subject: BenchSubject, steps: Sequence[MicroBatches]) -> dict[str
 def _result(
     learner: TrainingContender,
     times: dict[str, list[float]],
-    losses: dict[str, list[float]],
+    noted: dict[str, list[float]],
     steps: Sequence[MicroBatches],
     work: int,
 ) -> dict[str, Any]:
@@ -159,10 +159,10 @@ def _result(
         "milliseconds_per_step": 1000 * seconds / len(steps),
         "target_tokens_per_second": tokens(steps) / seconds,
         "flop_per_second": work / seconds,
-        "share_of_peak": share(work, times[name], losses[PEAK])._asdict(),
+        "share_of_peak": share(work, times[name], noted[PEAK])._asdict(),
         "ratio": ratio(times[name], times[OURS])._asdict(),
-        "first_loss": losses[name][0],
-        "last_loss": losses[name][-1],
+        "first_loss": noted[name][0],
+        "last_loss": noted[name][-1],
         "seconds_by_round": times[name],
     }
 

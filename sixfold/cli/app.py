@@ -59,7 +59,7 @@ class Verbs(TyperGroup):
         raise ValueError(unknown("verb", typed, verbs, cutoff=_NEAR))
 
 
-BUSY = "other processes are computing: threads that wait sleep soon (GOMP_SPINCOUNT=1000), which is faster beside them"
+BUSY = "other processes are busy, so waiting threads sleep soon (GOMP_SPINCOUNT=1000): training is faster that way"
 _LONGEST = 2000  # characters of an error message
 _MEMORY = re.compile(r"allocate memory|out of memory|calculation overflowed|Invalid buffer size", re.IGNORECASE)
 
@@ -102,7 +102,7 @@ def load_verbs(*verbs: str) -> None:
 
 
 def _listing() -> typer.Typer:
-    """All verbs by name and first line alone: enough for `sixfold --help`, and much faster than importing them."""
+    """The names and first lines of all verbs: enough for `sixfold --help`, and much faster than importing them."""
     made = _new_app()
     for verb, summary in VERBS.items():
         made.command(verb, help=summary)(lambda: None)
@@ -176,5 +176,5 @@ def _complain_of_memory(error: Exception) -> None:
 
 def _complain(message: str) -> None:
     short = message if len(message) <= _LONGEST else f"{message[: _LONGEST // 2]} … {message[-_LONGEST // 2 :]}"
-    with suppress(OSError):  # if standard error can't be written to either, the exit code has to do
+    with suppress(OSError):  # if standard error can't be written to, only the exit code reports the error
         typer.echo(f"sixfold: {printable(short)}", err=True)

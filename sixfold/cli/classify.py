@@ -13,8 +13,8 @@ from sixfold.cli.app import app
 from sixfold.cli.decoding_verbs import (
     Format,
     FormatOption,
-    Lines,
     Out,
+    PendingLines,
     Window,
     ask_for_lines,
     at_a_terminal,
@@ -67,7 +67,7 @@ def classify_lines(
     classifier: Classifier, texts: Iterable[str | None], out: Path | None, form: Format, window: int
 ) -> None:
     """Write the label of each text to a file or to standard output. A text is None while no input has arrived."""
-    lines = Lines(texts)
+    lines = PendingLines(texts)
     found = classifier.stream(lines, wait=lines.wait, window=window)
     with Output(out) as output:  # empties the file, so only after the options were checked
 

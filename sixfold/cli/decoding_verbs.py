@@ -84,7 +84,7 @@ def tracing(trace: bool, form: Format, workers: int | None) -> int | None:
 
 
 @dataclass
-class Lines:
+class PendingLines:
     """The lines that are read; each is kept until its output is written."""
 
     texts: Iterable[str | None]
@@ -141,7 +141,10 @@ Write = Callable[[int, "Line", "Translation"], None]
 
 
 def write_all(
-    outputs: Iterator[AnyAnswer], lines: Lines, write: Callable[[int, Line, AnyAnswer], None], progress: ProgressLine
+    outputs: Iterator[AnyAnswer],
+    lines: PendingLines,
+    write: Callable[[int, Line, AnyAnswer], None],
+    progress: ProgressLine,
 ) -> None:
     """Write each output as soon as it is finished; print the number of lines and the time, also after an error."""
     try:

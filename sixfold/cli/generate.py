@@ -12,8 +12,8 @@ from sixfold.cli.app import app
 from sixfold.cli.decoding_verbs import (
     Format,
     FormatOption,
-    Lines,
     Out,
+    PendingLines,
     TraceOption,
     Window,
     With,
@@ -78,7 +78,7 @@ def generate(
             with Output(out) as output:
                 _stream(writer, prompt, output)
             return
-        lines = Lines(arriving_lines(file) if prompt is None else iter([prompt]))
+        lines = PendingLines(arriving_lines(file) if prompt is None else iter([prompt]))
         processes = worker_count(workers, file, writer)
         found = writer.stream_many(lines, wait=lines.wait, workers=processes, window=window, trace=trace)
         with Output(out) as output:

@@ -12,8 +12,8 @@ from sixfold.cli.app import app
 from sixfold.cli.decoding_verbs import (
     Format,
     FormatOption,
-    Lines,
     Out,
+    PendingLines,
     TraceOption,
     Window,
     With,
@@ -89,7 +89,7 @@ def translate(
             session = translator.session(terms=term or (), alignment=form == "jsonl", trace=trace)
             ask_for_lines("A line to translate", lambda text: _show_translation(session, text, form))
             return
-        lines = Lines(arriving_lines(file), terms, prefixes)
+        lines = PendingLines(arriving_lines(file), terms, prefixes)
         how: dict[str, Any] = {"workers": worker_count(workers, file, translator), "window": window, "trace": trace}
         found = translator.stream(lines, wait=lines.wait, terms=term or (), alignment=form == "jsonl", **how)
         with Output(out) as output:  # empties the file, so only after the options were checked

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from sixfold.verify.equality import Finding
+    from sixfold.verify.equality import EqualityResult
 
 
 @app.command()
@@ -40,7 +40,7 @@ def verify(
     from sixfold.verify.report import verify as look
 
     with ending_well():
-        chosen, found = choose(only or ()), list["Finding"]()
+        chosen, found = choose(only or ()), list["EqualityResult"]()
         each = look(run, only=only or (), device=device, imports=imports or ())
         for number, equality in enumerate(chosen, 1):
             tell(f"{number}/{len(chosen)}  {equality.name} …")
@@ -52,7 +52,7 @@ def verify(
         raise typer.Exit(1)
 
 
-def _report(run: Path, found: Sequence[Finding], as_json: bool) -> None:
+def _report(run: Path, found: Sequence[EqualityResult], as_json: bool) -> None:
     results = [finding.result for finding in found]
     counts = {result: results.count(result) for result in ("pass", "fail", "does not apply")}
     if as_json:
@@ -62,10 +62,14 @@ def _report(run: Path, found: Sequence[Finding], as_json: bool) -> None:
     for finding in found:
         rows.add_row(*(Text(printable(cell)) for cell in _cells(finding)))
     console().print(rows)
-    typer.echo(", ".join(f"{number} {result}" for result, number in counts.items() if number))
+    typer.echo(", ".join(_counted(number, result) for result, number in counts.items() if number))
 
 
-def _cells(finding: Finding) -> tuple[str, ...]:
+def _counted(number: int, result: str) -> str:
+    return f"{number} {result if number == 1 else result.replace('does', 'do')}"
+
+
+def _cells(finding: EqualityResult) -> tuple[str, ...]:
     difference = "" if finding.difference is None else f"{finding.difference:.3g}"
     allowed = "" if finding.difference is None else f"{finding.tolerance:.3g}"
     because = ": " if finding.result == "fail" else ", because " if finding.result == "does not apply" else "; "

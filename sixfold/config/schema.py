@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic.fields import FieldInfo
 
 from sixfold.config.errors import explain
-from sixfold.config.settings import Average, Column, HeldOut, Interval, OneOrSeveral, StepsOrShare, giving_way
+from sixfold.config.settings import AverageSetting, Column, HeldOut, Interval, OneOrSeveral, StepsOrShare, giving_way
 from sixfold.core.bounds import LARGEST
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class Training(Section):
     weight_decay: float = Field(0.01, ge=0, le=1e3, description="decay of matrices; vectors and tables do not decay")
     clip: float = Field(1.0, ge=0, le=1e9, description="largest norm of the whole gradient; 0: no clipping")
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="share of probability spread over all other words")
-    average: Average = Field(
+    average: AverageSetting = Field(
         None,
         description="validate and save averaged weights: a number from 2 averages the last K checkpoints, one below 1 "
         "(such as 0.999) is the decay of an exponential average",

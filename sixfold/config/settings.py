@@ -55,7 +55,7 @@ HeldOut = Annotated[
     Literal["auto"] | int | float,
     BeforeValidator(lambda value: value if value == "auto" else _count_or_share(value, "a number", "the text")),
 ]
-Average = Annotated[int | float | None, AfterValidator(_average)]
+AverageSetting = Annotated[int | float | None, AfterValidator(_average)]
 
 _YIELDING: tuple[
     tuple[str, str, Callable[[Mapping[str, Any]], bool]], ...

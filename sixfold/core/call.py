@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from sixfold.core.masks import LazySight, Sight
+from sixfold.core.state import spread
 
 if TYPE_CHECKING:
     from sixfold.core.memory import Memory
@@ -94,7 +95,7 @@ class Call:
         padding.
         """
         if self.cache is None:
-            begun = (state.expand(x.shape[0], *state.shape[1:]) for state in first(self.memory))
+            begun = (spread(state, x.shape[0]) for state in first(self.memory))
             return update(*begun)[0]
         key = (self.depth, place.name)
         output, after = update(*self.cache.carried(key, first))

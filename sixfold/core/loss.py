@@ -32,7 +32,7 @@ class Scored(NamedTuple):
 
 # One chunk of the loss: states (c, D), targets (c,), weights (c,) → the sum, the plain sum, a tensor of the graph, and
 # the gradient of the sum with respect to that tensor.
-Piece = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
+ChunkLoss = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
 LossOf = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # the same → the sum and the plain sum
 
 
@@ -100,7 +100,7 @@ def chunked_loss(
 
 
 def chunked(
-    piece: Piece,
+    piece: ChunkLoss,
     x: Tensor,
     targets: Tensor,
     parameters: Sequence[Tensor],
@@ -191,7 +191,7 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, piece: Piece, rows: int, targets_N: Tensor, weights_N: Tensor, x_ND: Tensor, *parameters: Tensor
+        ctx: Any, piece: ChunkLoss, rows: int, targets_N: Tensor, weights_N: Tensor, x_ND: Tensor, *parameters: Tensor
     ) -> tuple[Tensor, Tensor]:
         total, total_plain = x_ND.new_zeros(2, dtype=torch.promote_types(x_ND.dtype, torch.float32)).unbind()
         grad_x = torch.empty_like(x_ND)

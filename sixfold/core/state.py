@@ -120,7 +120,7 @@ class Cache:
 
     def _of_rows(self, state: Tensor) -> Tensor:
         """(S or 1, …) → (B, …)"""
-        state = state.expand(self.sentences, *state.shape[1:])
+        state = spread(state, self.sentences)
         return state if self.width == 1 else state.repeat_interleave(self.width, 0)
 
     def carry(self, key: Key, state: States) -> None:
@@ -315,6 +315,16 @@ class SlotVisibility:
         sight[..., 0] |= ~real_SwL  # a softmax over nothing is NaN: let padding see one slot
         after = SlotVisibility(used, earlier | new_SwLM.any(2))
         return after, Slots.of(slot_SwL.flatten(1), real_SwL.flatten(1), count), sight.flatten(1, 2)[:, None]
+
+
+def spread(state: Tensor, sentences: int) -> Tensor:
+    """A first state (S or 1, …) → (S, …)"""
+    if state.shape[0] not in (1, sentences):
+        raise ValueError(
+            f"first(memory) of a carried state has one row, or one per sentence ({sentences} here), not one per row of "
+            f"x; got {state.shape[0]} rows"
+        )
+    return state.expand(sentences, *state.shape[1:])
 
 
 def _in_order(rows: Tensor, count: int) -> bool:

@@ -24,7 +24,7 @@ from sixfold.decoding.step import batches, gates_for, gates_of_rows, padded
 from sixfold.models.model import Gates, Model
 from sixfold.text.tokenizer import Tokenizer, Tokenizers
 
-Pair = tuple[Sequence[int], Sequence[int]]  # source with EOS, target without
+IdPair = tuple[Sequence[int], Sequence[int]]  # source with EOS, target without
 
 _CROSS = "decoder.*.cross"
 _TOKENS = 8192  # source and target tokens that are read together
@@ -38,7 +38,7 @@ def watched_layer(model: Model) -> str | None:
 
 @torch.inference_mode()
 def looks(
-    models: Sequence[Model], pairs: Sequence[Pair], gates: Sequence[Gates | None] | None = None
+    models: Sequence[Model], pairs: Sequence[IdPair], gates: Sequence[Gates | None] | None = None
 ) -> list[Tensor | None]:
     """For each source (with EOS) and target (without): weights (L, n), the mean over heads and models.
 
@@ -56,7 +56,7 @@ def looks(
     return found
 
 
-def _looks(model: Any, pairs: Sequence[Pair], own_gates: Sequence[Gates | None]) -> Tensor | None:
+def _looks(model: Any, pairs: Sequence[IdPair], own_gates: Sequence[Gates | None]) -> Tensor | None:
     name = watched_layer(model)
     if name is None:
         return None

@@ -29,18 +29,18 @@ _AHEAD = 4  # windows that may be done while an earlier line is not
 _LATER = 1e9  # the order of the first line: so high that jobs submitted without an order come first
 
 Lines = Iterable[str | Line | None]
-Output = TypeVar("Output")
+AnyOutput = TypeVar("AnyOutput")
 
 
 class Stopped(Exception):  # noqa: N818  (not an error: the caller asked for it)
     """The caller's function `stop` returned True."""
 
 
-class LineSession(Generic[Output]):
+class LineSession(Generic[AnyOutput]):
     """Turns lines into jobs, has engines that run them, and turns tickets into outputs."""
 
     models: Sequence[Model] = ()  # that compute in this process
-    empty: Output  # the output of a line without a job
+    empty: AnyOutput  # the output of a line without a job
 
     def engine(self) -> JobEngine[Any]:
         """An engine without jobs."""
@@ -53,7 +53,7 @@ class LineSession(Generic[Output]):
         """The job of a line; None if its output is `empty`. Raises a ValueError that names the line's mistake."""
         raise NotImplementedError
 
-    def finish(self, tickets: Sequence[Ticket]) -> list[Output]:
+    def finish(self, tickets: Sequence[Ticket]) -> list[AnyOutput]:
         """The outputs of jobs that are done."""
         raise NotImplementedError
 
@@ -69,11 +69,11 @@ class LineSession(Generic[Output]):
         except ValueError as error:
             return error
 
-    def stream(self, lines: Lines, **how: Any) -> Iterator[Output]:
+    def stream(self, lines: Lines, **how: Any) -> Iterator[AnyOutput]:
         """The outputs of lines, in order; the options are those of `OrderedStream`."""
         return self._evaluated(OrderedStream(self, lines, **how))
 
-    def _evaluated(self, outputs: Iterable[Output]) -> Iterator[Output]:
+    def _evaluated(self, outputs: Iterable[AnyOutput]) -> Iterator[AnyOutput]:
         with evaluating(*self.models):
             yield from outputs
 
@@ -94,7 +94,7 @@ class LineSession(Generic[Output]):
                 raise ValueError(f"data.valid, text {number} ({text:.40}) can't be {verb}: {job}")
 
 
-class OrderedStream(Generic[Output]):
+class OrderedStream(Generic[AnyOutput]):
     """One pass over lines. None among the lines means that no more are available at present.
 
     Without `wait`, reading a line may block. So after a None, all earlier lines are answered before the next one is
@@ -104,7 +104,7 @@ class OrderedStream(Generic[Output]):
 
     def __init__(
         self,
-        session: LineSession[Output],
+        session: LineSession[AnyOutput],
         lines: Lines,
         window: int = WINDOW,
         start: int = 1,
@@ -129,7 +129,7 @@ class OrderedStream(Generic[Output]):
         self._error: Exception | None = None  # raised after the last output
 
     @torch.inference_mode()
-    def __iter__(self) -> Iterator[Output]:
+    def __iter__(self) -> Iterator[AnyOutput]:
         try:
             while not self._ended or self._order:
                 self._feed()
@@ -198,7 +198,7 @@ class OrderedStream(Generic[Output]):
             self._submitted += 1
         self._order.extend(tickets.get(number) for number in range(len(jobs)))
 
-    def _ready(self) -> Iterator[Output]:
+    def _ready(self) -> Iterator[AnyOutput]:
         """The outputs that are next in order, finished only now, so that alignments are read for many at once.
 
         A line that failed ends the stream when it is next.

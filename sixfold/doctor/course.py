@@ -25,9 +25,11 @@ class Point(NamedTuple):
 
 
 class TextFacts(NamedTuple):
-    """How a run's validation text differs from its training text, in tokens of the target side."""
+    """How a run's validation text differs from its training text, measured in tokens of the target side."""
 
-    excess: float  # nats per token that validation costs more than training under the training text's token frequencies
+    # Nats per token: the unigram cross-entropy of the validation text minus that of the training text, both under the
+    # frequencies of the training text
+    excess: float
     train_length: float  # mean tokens of a row
     valid_length: float
 
@@ -44,7 +46,7 @@ class Finding(NamedTuple):
 
 
 class Course:
-    """What the log, the configuration and the text of a run say. `text` is None if the prepared text is gone."""
+    """The log, the configuration and the text of a run. `text` is None if the prepared text is gone."""
 
     def __init__(self, records: Iterable[Record], config: Config, text: TextFacts | None = None):
         self.config, self.training, self.text = config, config.training, text
@@ -121,6 +123,6 @@ def last_until(points: list[Point], step: int) -> Point:
     return next((point for point in reversed(points) if point.step <= step), points[0])
 
 
-def at(points: list[Point], step: int) -> float:
-    """The value of that point."""
+def value_at(points: list[Point], step: int) -> float:
+    """The value of the last point up to this step, or of the first one."""
     return last_until(points, step).value

@@ -30,7 +30,7 @@ FACTOR, VOCABULARY_FACTOR = 2, 1.25
 USUAL = 0.15  # relative difference of losses that another model size, learning rate or schedule can cause
 
 
-class Curve(NamedTuple):
+class RecordedCurve(NamedTuple):
     """The validations of one run."""
 
     name: str
@@ -58,10 +58,10 @@ class Curve(NamedTuple):
         return float(np.interp(math.log(tokens), seen, losses))
 
 
-def recorded_curves() -> list[Curve]:
+def recorded_curves() -> list[RecordedCurve]:
     """The curves that come with sixfold."""
     text = (resources.files("sixfold.doctor") / "curves.jsonl").read_text(encoding="utf-8")
-    return [Curve.from_json(line) for line in text.splitlines()]
+    return [RecordedCurve.from_json(line) for line in text.splitlines()]
 
 
 def text_id(hashes: Mapping[str, str]) -> str:
@@ -75,7 +75,7 @@ def points_of(course: Course) -> list[tuple[float, float, float | None]]:
     return [(round(course.tokens(step)), loss, metric.get(step)) for step, loss in course.valid_loss if step]
 
 
-def compare(mine: Curve, recorded: Sequence[Curve]) -> Finding:
+def compare(mine: RecordedCurve, recorded: Sequence[RecordedCurve]) -> Finding:
     """Whether the last validation loss of a run is usual for the number of tokens that it has seen."""
     comparable = [curve for curve in recorded if _distance(mine, curve) <= 1]
     if not comparable or not mine.points:
@@ -97,7 +97,7 @@ def compare(mine: Curve, recorded: Sequence[Curve]) -> Finding:
     )
 
 
-def _distance(one: Curve, other: Curve) -> float:
+def _distance(one: RecordedCurve, other: RecordedCurve) -> float:
     """How much two runs differ in size: 1 at the limit of what is compared; infinite if task or tokenizer differ."""
     if (one.task, one.tokenizer) != (other.task, other.tokenizer):
         return math.inf

@@ -11,14 +11,14 @@ from sixfold.config.schema import Config
 from sixfold.doctor import output_rules as outputs
 from sixfold.doctor import training_rules as training
 from sixfold.doctor.course import Course, Finding, TextFacts
-from sixfold.doctor.recorded import Curve, compare, points_of, recorded_curves, text_id
+from sixfold.doctor.recorded import RecordedCurve, compare, points_of, recorded_curves, text_id
 from sixfold.runs.run import Run
 from sixfold.tasks.task import task_of
 from sixfold.text.arrays import Array
 from sixfold.text.corpus import Prepared, open_prepared
 from sixfold.text.tokenizer import Tokenizers
 
-RULES: tuple[training.Rule, ...] = (  # the most important first
+RULES: tuple[training.TrainingRule, ...] = (  # the most important first
     training.diverged,
     training.rate_too_high,
     training.rate_never_peaked,
@@ -52,11 +52,11 @@ def examine(run: Run) -> list[Finding]:
     return [*diagnose(course), compare(curve_of(run, course, prepared), recorded_curves())]
 
 
-def curve_of(run: Run, course: Course, prepared: Prepared | None = None) -> Curve:
+def curve_of(run: Run, course: Course, prepared: Prepared | None = None) -> RecordedCurve:
     """The curve of a run; sizes that are not known any more are 0, and compare with nothing."""
     config, kinds = course.config, course.config.data.tokenizer
     about = _about(run)
-    return Curve(
+    return RecordedCurve(
         name=run.directory.name,
         about=f"sixfold {about.get('versions', {}).get('sixfold')}, {course.step:,} steps",
         task=_task_name(config),

@@ -20,7 +20,7 @@ LEAST_LETTERS, SEEN = 3, 60  # letters that tell a script; characters of a text 
 USUAL_SCRIPT = 0.9  # share of a side's texts in one script from which others are suspicious
 
 
-class Kind(NamedTuple):
+class SuspicionKind(NamedTuple):
     """One kind of suspicion."""
 
     name: str
@@ -29,18 +29,18 @@ class Kind(NamedTuple):
 
 
 KINDS = (
-    Kind("undecodable", "with bytes that are not UTF-8, or U+FFFD from an earlier conversion"),
-    Kind("mojibake", "with UTF-8 that was read as another encoding, such as Ã¤ for ä"),
-    Kind("control", "with control characters"),
-    Kind("empty", "with an empty text"),
-    Kind("copied", "whose target is a copy of the source"),
-    Kind("script", "in another script than the other texts of this side"),
-    Kind("length", "of unlikely lengths: one side is more than 3 times as long as expected from the other"),
-    Kind("long", "so long that training drops or cuts them"),
-    Kind("labels", "whose text occurs with another label, too"),
-    Kind("duplicate", "that occurred before"),
-    Kind("held_out", "whose source is also in the validation or test text"),
-    Kind("in_training", "whose source is also in the training text", dropped=False),
+    SuspicionKind("undecodable", "with bytes that are not UTF-8, or U+FFFD from an earlier conversion"),
+    SuspicionKind("mojibake", "with UTF-8 that was read as another encoding, such as Ã¤ for ä"),
+    SuspicionKind("control", "with control characters"),
+    SuspicionKind("empty", "with an empty text"),
+    SuspicionKind("copied", "whose target is a copy of the source"),
+    SuspicionKind("script", "in another script than the other texts of this side"),
+    SuspicionKind("length", "of unlikely lengths: one side is more than 3 times as long as expected from the other"),
+    SuspicionKind("long", "so long that training drops or cuts them"),
+    SuspicionKind("labels", "whose text occurs with another label, too"),
+    SuspicionKind("duplicate", "that occurred before"),
+    SuspicionKind("held_out", "whose source is also in the validation or test text"),
+    SuspicionKind("in_training", "whose source is also in the training text", dropped=False),
 )
 FLAGS = {kind.name: 1 << index for index, kind in enumerate(KINDS)}
 

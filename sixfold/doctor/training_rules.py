@@ -1,6 +1,6 @@
-"""What the log says of a training: one rule for each finding, the most important first.
+"""Rules that judge a training by its log: one for each finding, the most important first.
 
-Each threshold has its reason beside it. A rule that lacks what it needs (few lines, no validation) finds nothing.
+Each threshold has its reason beside it. A rule that lacks data (few lines, no validation) finds nothing.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from collections.abc import Callable
 from itertools import pairwise
 from statistics import median
 
-from sixfold.doctor.course import Course, Finding, Point, at, last_until
+from sixfold.doctor.course import Course, Finding, Point, last_until, value_at
 
-Rule = Callable[[Course], Finding | None]
+TrainingRule = Callable[[Course], Finding | None]
 
 SMALL = 0.02  # relative change of a validation loss: two seeds of the same small run differ by about as much
 LAST = 0.25  # share of a run whose progress says whether it was still improving
-FEW = 3  # validations, or lines of the log in a stretch, below which a trend is not read from them
+FEW = 3  # validations, or lines of the log: fewer show no trend
 
 SPIKE_NATS, SPIKE_DIFFERENCES = 0.5, 4.0  # a logged loss this far above the lowest is a spike, as for the guard
 SPIKES = 2  # lines: one may be an odd batch
 SKIPPED = 3  # steps that are not finite: one or two may be odd batches
 BURST = 10  # times the median norm of the gradient
 AT_PEAK = 0.9  # share of the peak from which a rate counts as full
-FULL_LINES = 12  # lines of the log at the full rate from which the loss's fall can be compared between their thirds
-STEADY = 0.8  # fall in the last third per fall in the middle third; a loss like 1/√step or −log(step) has at most 0.6
-FALL = 0.3  # nats in the last two thirds: a loss that hardly falls does not fall too slowly
-CLIPPED = 0.1  # share of gradients above training.clip, below which steps are rarely shortened
+FULL_LINES = 12  # lines of the log at the full rate: with fewer, the falls of the loss in their thirds are noise
+STEADY = 0.8  # the last third's fall divided by the middle third's; a loss like 1/√step or −log(step) has at most 0.6
+FALL = 0.3  # nats in the last two thirds; a loss that falls less has levelled off, and a higher rate would not help
+CLIPPED = 0.1  # share of gradients above training.clip; where it is lower, clipping rarely shortens a step
 
-GAP = 0.5  # nats per token between validation and training at the first validation; overfitting takes longer
+GAP = 0.5  # nats per token between validation and training at the first validation; it is too early for overfitting
 EXCESS = 0.3  # nats per token: a random split of one text has less than 0.1
 LONGER = 1.5  # ratio of mean lengths
 
@@ -72,7 +72,7 @@ def overfitting(course: Course) -> Finding | None:
         return None
     lowest, last = min(course.valid_loss, key=lambda point: point.value), course.valid_loss[-1]
     later = [point for point in course.valid_loss if point.step > lowest.step]
-    before, after = at(course.train_loss, lowest.step), course.train_loss[-1].value
+    before, after = value_at(course.train_loss, lowest.step), course.train_loss[-1].value
     if len(later) < FEW - 1 or last.value < (1 + SMALL) * lowest.value or after >= before:
         return None
     sentence = (
@@ -115,7 +115,7 @@ def validation_unlike_training(course: Course) -> Finding | None:
     if not course.valid_loss or not course.train_loss or course.text is None:
         return None
     first, text = course.valid_loss[0], course.text
-    trained, longer = at(course.train_loss, first.step), text.valid_length / max(text.train_length, 1e-9)
+    trained, longer = value_at(course.train_loss, first.step), text.valid_length / max(text.train_length, 1e-9)
     signs = []
     if text.excess > EXCESS:
         signs.append(f"its tokens are rarer in the training text (by {text.excess:.1f} nats per token)")
@@ -143,7 +143,7 @@ def first_epoch(course: Course) -> Finding | None:
 
 
 def rate_too_low(course: Course) -> Finding | None:
-    """At the full rate the loss falls as fast late as before, without spikes, and gradients are hardly clipped."""
+    """At the full rate the loss falls as fast at the end as before, without spikes, and few gradients are clipped."""
     full = {point.step for point in course.rates if point.value >= AT_PEAK * course.training.learning_rate}
     points = [point for point in course.train_loss if point.step in full]
     if len(points) < FULL_LINES or spikes(course.train_loss):
@@ -174,7 +174,7 @@ def not_validated(course: Course) -> Finding | None:
 
 
 def spikes(points: list[Point]) -> list[Point]:
-    """Losses far above the lowest one before them."""
+    """Losses far above the lowest loss before them."""
     values = [point.value for point in points]
     differences = [abs(after - before) for before, after in pairwise(values)]
     if len(points) < 2 * FEW:
@@ -184,7 +184,7 @@ def spikes(points: list[Point]) -> list[Point]:
 
 
 def bursts(points: list[Point]) -> list[Point]:
-    """Norms of the gradient far above the usual one."""
+    """Norms of the gradient far above the median."""
     if len(points) < 2 * FEW:
         return []
     usual = median(point.value for point in points)

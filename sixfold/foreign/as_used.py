@@ -20,7 +20,7 @@ POOL = 4  # lines of the pool for each line that is compared
 _SEARCH = {"sample": False, "n_best": 1}  # sampled texts can't be compared: the random numbers differ
 
 
-class Line(NamedTuple):
+class DecodedLine(NamedTuple):
     """A text, and the run's output for it."""
 
     text: str
@@ -30,7 +30,7 @@ class Line(NamedTuple):
     searched: bool  # greedy search gives another output
 
 
-def choose_lines(opened: OpenedRun, pool: Sequence[str], number: int) -> list[Line]:
+def choose_lines(opened: OpenedRun, pool: Sequence[str], number: int) -> list[DecodedLine]:
     """`number` lines of the pool, in its order: up to a quarter for each of the three reasons, then others."""
     decoding = opened.config.decoding
     if decoding.too_long == "refuse":
@@ -44,7 +44,8 @@ def choose_lines(opened: OpenedRun, pool: Sequence[str], number: int) -> list[Li
         greedy = decoded(opened.model, opened.tokenizers, pool, change_decoding(decoding, alone))
     pairs = zip(pool, found, greedy, strict=True)
     lines = [
-        Line(text, mine.text, len(mine.tokens), not mine.ended, mine.text != other.text) for text, mine, other in pairs
+        DecodedLine(text, mine.text, len(mine.tokens), not mine.ended, mine.text != other.text)
+        for text, mine, other in pairs
     ]
     numbers = range(len(lines))
     reasons = (
@@ -61,7 +62,7 @@ def _length(opened: OpenedRun, text: str) -> int:
     return len((opened.tokenizers.target if only else opened.tokenizers.source).encode(text))
 
 
-def compare_as_used(opened: OpenedRun, lines: Sequence[Line], to: str, folder: Path) -> AsUsed:
+def compare_as_used(opened: OpenedRun, lines: Sequence[DecodedLine], to: str, folder: Path) -> AsUsed:
     """Run the README's program on these lines, and count equal outputs."""
     drawn = opened.config.decoding.sample
     search = {"ctranslate2": {"sampling_topk": 1, "num_hypotheses": 1}, "torch": _SEARCH}[to] if drawn else {}

@@ -1,8 +1,10 @@
 """The run's section `decoding` for another engine: its options, and a sentence for each setting that it lacks.
 
+A setting becomes an option of the engine, or is applied by the exported program; – means that it is lost.
+
 setting                                       CTranslate2                        torch
 beam_size, n_best, min_length                 its options                        the program
-max_length, max_ratio, max_source, too_long   a limit for each line: the program
+max_length, max_ratio, max_source, too_long   the program (a limit for each line)        the program
 length_penalty                                its own; ranked by the program     the program
 no_repeat_ngram_size                          its option                         the program
 temperature, top_k, top_p                     its options                        the program
@@ -25,7 +27,7 @@ PATIENCE = 2  # CTranslate2 ends a beam search after patience · beam_size outpu
 
 
 def ctranslate2_options(
-    decoding: Decoding, reads_source: bool, never: Sequence[str], room: LengthLimits
+    decoding: Decoding, reads_source: bool, never: Sequence[str], limits: LengthLimits
 ) -> dict[str, Any]:
     """Options of `translate_batch` or `generate_batch`, except the length limit, which differs by line."""
     options: dict[str, Any] = {
@@ -42,7 +44,7 @@ def ctranslate2_options(
         return {**options, "min_length": decoding.min_length, "include_prompt_in_result": False}
     if _covers(decoding):
         options["coverage_penalty"] = decoding.coverage_penalty
-    return {**options, "min_decoding_length": decoding.min_length, "max_input_length": room.read + 1}  # with EOS
+    return {**options, "min_decoding_length": decoding.min_length, "max_input_length": limits.read + 1}  # with EOS
 
 
 def _sampling(decoding: Decoding) -> dict[str, Any]:

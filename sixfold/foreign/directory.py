@@ -24,14 +24,14 @@ from sixfold.runs import model_files
 from sixfold.runs.run import Run
 from sixfold.text.tokenizer import Tokenizers
 
-Form = Literal["ctranslate2", "safetensors", "torch"]
+ExportFormat = Literal["ctranslate2", "safetensors", "torch"]
 FORMAT, ABOUT, README = "sixfold-export-1", "export.json", "README.md"
 
 
 def write(
     opened: OpenedRun,
     run: Run,
-    to: Form,
+    to: ExportFormat,
     folder: Path,
     quantization: str | None = None,
     lines: int = 100,
@@ -69,7 +69,7 @@ def _describe(folder: Path, about: Mapping[str, Any]) -> None:
 
 
 def _write_exported(
-    opened: OpenedRun, to: Form, folder: Path, quantization: str | None, about: dict[str, Any]
+    opened: OpenedRun, to: ExportFormat, folder: Path, quantization: str | None, about: dict[str, Any]
 ) -> to_ctranslate2.CTranslate2Model | torch_program.TorchProgram:
     tokenizers, decoding = opened.tokenizers, opened.config.decoding
     never = never_written(tokenizers.target)
@@ -94,7 +94,14 @@ def _write_exported(
 
 
 def _compared(
-    opened: OpenedRun, pool: list[str], number: int, exported: ExportedModel, to: Form, folder: Path, *, strict: bool
+    opened: OpenedRun,
+    pool: list[str],
+    number: int,
+    exported: ExportedModel,
+    to: ExportFormat,
+    folder: Path,
+    *,
+    strict: bool,
 ) -> Agreement:
     """On `number` lines of the pool, compare the exported model with the original, then the README's program with the
     run."""

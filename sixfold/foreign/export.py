@@ -17,7 +17,7 @@ from sixfold.api.load import OpenedRun, open_run
 from sixfold.disk.atomic import new_directory, sweep_beside
 from sixfold.disk.reading import read_json
 from sixfold.foreign.agreement import Agreement
-from sixfold.foreign.directory import ABOUT, FORMAT, Form, write
+from sixfold.foreign.directory import ABOUT, FORMAT, ExportFormat, write
 from sixfold.foreign.recognise import Inexpressible, recognise
 from sixfold.runs.run import Run
 from sixfold.spec.registry import import_file
@@ -28,7 +28,7 @@ class Exported:
     """The result of an export."""
 
     directory: Path
-    to: Form
+    to: ExportFormat
     agreement: Agreement | None  # None if nothing was compared
     not_carried: tuple[str, ...] = ()  # settings of the run that the exported program lacks, a sentence for each
 
@@ -44,7 +44,7 @@ class Exported:
 
 def export(
     run: str | Path,
-    to: Form,
+    to: ExportFormat,
     out: str | Path,
     *,
     quantization: str | None = None,
@@ -58,8 +58,8 @@ def export(
     Both models decode `lines` texts: those given, or the run's own. Without quantization they must agree. `imports` are
     Python files that register modifications of your own.
     """
-    if to not in get_args(Form):
-        raise ValueError(f"there is no format {to!r} to export to; there are {', '.join(get_args(Form))}")
+    if to not in get_args(ExportFormat):
+        raise ValueError(f"there is no format {to!r} to export to; there are {', '.join(get_args(ExportFormat))}")
     if quantization is not None and to != "ctranslate2":
         raise ValueError(f"quantization works with --to ctranslate2 only; the weights of {to} stay as they are")
     place = Path(out)
@@ -95,7 +95,7 @@ def _is_export(place: Path) -> bool:
     return isinstance(about, dict) and about.get("format") == FORMAT
 
 
-def refusal(opened: OpenedRun, to: Form) -> str | None:
+def refusal(opened: OpenedRun, to: ExportFormat) -> str | None:
     """The reason why a model can't be exported in this format; None if none is known without trying."""
     if to == "safetensors":
         return None

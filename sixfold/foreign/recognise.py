@@ -56,7 +56,7 @@ _ACTIVATIONS: dict[tuple[Any, tuple[Any, ...]], str] = {
 
 
 @dataclass(frozen=True)
-class Kind:
+class StackProperties:
     """The properties that CTranslate2 has once per stack: all its layers must be alike in them."""
 
     pre_norm: bool
@@ -84,7 +84,7 @@ class Recognised:
 
     layers: Sequence[Layer]  # a shared layer is repeated
     final: forms.NormForm | None  # the norm after the last layer
-    kind: Kind
+    kind: StackProperties
     width: int  # D
     position: forms.PositionForm  # the form of the stack's position; those in the layers have the same type
     entrance: Any  # the stack's position, the module
@@ -190,7 +190,7 @@ class _Reader:
         form = self.need("residual", residual, known, "has a norm before or after every sub-layer")
         return replace(form, norm=self.norm(form.norm))
 
-    def kind(self, layer: Layer) -> Kind:
+    def kind(self, layer: Layer) -> StackProperties:
         around = layer.residuals
         pre_norm = {isinstance(each, forms.PreNormForm) for each in around}
         norms = {(each.norm.centred, each.norm.epsilon) for each in around}
@@ -198,7 +198,7 @@ class _Reader:
             self.refuse("residual", "a layer whose residual connections differ", "where those of a layer are alike")
         ((centred, epsilon),) = norms
         heads = layer.attention.heads
-        return Kind(
+        return StackProperties(
             pre_norm=pre_norm == {True},
             rms_norm=not centred,
             epsilon=epsilon,
@@ -217,7 +217,7 @@ class _Reader:
             self.refuse("norm", type(norm).__name__, "whose layer norm has a bias, and whose RMS norm has none")
         return form
 
-    def final(self, final: nn.Module, kind: Kind) -> forms.NormForm | None:
+    def final(self, final: nn.Module, kind: StackProperties) -> forms.NormForm | None:
         if isinstance(form_of(final), forms.IdentityForm):
             return None
         if not kind.pre_norm:

@@ -46,7 +46,7 @@ class AdaptiveHead(nn.Module):
     ) -> Scored:
         """A tail is computed only for the targets in it; with smoothing for all, as that needs every probability."""
         parameters = [*table.parameters(), *self.parameters()]
-        if smoothing or x.is_meta or torch.compiler.is_compiling():  # the latter two need fixed shapes
+        if smoothing or x.is_meta or torch.compiler.is_compiling():  # meta and the compiler need fixed shapes
             return chunked_likelihood(
                 partial(self.log_probs, table=table), x, targets, parameters, smoothing, weights=weights
             )
@@ -55,7 +55,7 @@ class AdaptiveHead(nn.Module):
     def loss_of_targets(
         self, table: Clusters, x_ND: Tensor, targets_N: Tensor, weights_N: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Σ −weight · log p(target), which is both the sum and the plain sum."""
+        """Σ −weight · log p(target), twice: without smoothing, the sum to minimise and the plain sum are the same."""
         entries_N = targets_N.clone()
         total = x_ND.new_zeros(())
         for tail, (start, end) in enumerate(list(pairwise(table.edges))[1:]):
@@ -100,8 +100,8 @@ def adaptive_softmax(
 
     Tables A and matrices B are those of `adaptive_input`, with which words are also read; ids must be sorted by
     frequency. In training a tail is computed only where a target lies in it; label smoothing needs all words,
-    so with smoothing everything is computed. `projection=false` gives all words d_model columns. The study
-    sets the last `sentinels=128` ids apart as one more tail of full width. The paper has factors=1/4/16.
+    so with smoothing everything is computed. `projection=false` gives all words d_model columns. With
+    `sentinels=128`, as in the study, the last 128 ids are one more tail of full width. The paper has factors=1/4/16.
     Before training, a word in a tail has probability 1 / (entries of the head · words of the tail), not 1/V.
     Parameters: those of adaptive_input, and d_model for each tail.
     """

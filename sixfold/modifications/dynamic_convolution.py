@@ -55,7 +55,7 @@ def dynamic_convolution(spec: Spec, *, widths: tuple[int, ...] = (3, 7, 15, 31),
     The page of `lightweight_convolution` explains windows, `widths` and `shared`. Here the weights depend on
     the token itself, but not, as in attention, on its neighbours. Taps beyond the ends of the text weigh zeros,
     so near the ends the weights of real tokens do not sum to one.
-    Parameters: 3·d² + d·H·w for each self-attention's 4·d·heads·d_head.
+    Parameters: 3·d² + d·H·w in place of each self-attention's 4·d·heads·d_head.
     """
     check_widths("dynamic_convolution", spec.sizes, widths, shared)
     return replace(spec, attention=partial(DynamicConvolution, widths=widths, shared=shared))

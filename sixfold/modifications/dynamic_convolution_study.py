@@ -42,6 +42,6 @@ def dynamic_convolution_study(spec: Spec) -> Spec:
 
     Taps have no dropout. The matrices have 13·d² weights; to make up for them, Narang et al. cut the feed-forward
     width from 3072 to 512.
-    Parameters: 13·d² + 14·d for each self-attention's 4·d·heads·d_head.
+    Parameters: 13·d² + 14·d in place of each self-attention's 4·d·heads·d_head.
     """
     return replace(spec, attention=StudyDynamicConvolution)

@@ -123,7 +123,7 @@ def half_as_wide(spec: Spec) -> Spec:
     return Spec(sizes=halved, position=spec.position, norm=spec.norm)  # not by `replace`, which reads every slot
 
 
-class Cell(nn.Module):
+class EvolvedCell(nn.Module):
     """x ← x + step(Norm(x)) for each step in turn."""
 
     def __init__(self, spec: Spec, place: Place, **steps: nn.Module):
@@ -140,7 +140,7 @@ class Cell(nn.Module):
 
 
 def encoder_cell(spec: Spec, place: Place) -> nn.Module:
-    return Cell(
+    return EvolvedCell(
         spec,
         place,
         gate=Gate(spec, place.named("gate")),
@@ -153,7 +153,7 @@ def encoder_cell(spec: Spec, place: Place) -> nn.Module:
 def decoder_cell(spec: Spec, place: Place, each: Callable[[Spec], Spec] = half_as_wide) -> nn.Module:
     """`each` makes the spec of either half of the double attention."""
     with_swish = Spec(sizes=spec.sizes, norm=spec.norm, activation=F.silu)
-    return Cell(
+    return EvolvedCell(
         spec,
         place,
         first=DoubleAttention(spec, place.named("first"), each(spec)),

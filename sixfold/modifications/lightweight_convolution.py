@@ -55,7 +55,7 @@ def lightweight_convolution(spec: Spec, *, widths: tuple[int, ...] = (3, 7, 15, 
     as zero. Layer i has the i-th of `widths`, and layers beyond the end of the list the last one; 3/7/15/31 is
     the paper's. There are `shared` kernels (H), by default as many as heads. In training, dropout removes
     complete taps. Cross-attention is unchanged. Only positions added to the embeddings have an effect.
-    Parameters: 3·d² + H·w for each self-attention's 4·d·heads·d_head.
+    Parameters: 3·d² + H·w in place of each self-attention's 4·d·heads·d_head.
     """
     check_widths("lightweight_convolution", spec.sizes, widths, shared)
     return replace(spec, attention=partial(LightweightConvolution, widths=widths, shared=shared))

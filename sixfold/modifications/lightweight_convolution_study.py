@@ -40,6 +40,6 @@ def lightweight_convolution_study(spec: Spec) -> Spec:
         y_tc = Σ_j softmax_j(W_c) · u_(t+j−j₀),c + bias_c
         output = (y V + v) W_O + o
 
-    No taps drop out. Parameters: 4·d² + 14·d for each self-attention's 4·d·heads·d_head.
+    The kernel has no dropout. Parameters: 4·d² + 14·d in place of each self-attention's 4·d·heads·d_head.
     """
     return replace(spec, attention=StudyLightweightConvolution)

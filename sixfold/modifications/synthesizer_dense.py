@@ -26,7 +26,7 @@ def synthesizer_dense(spec: Spec, *, length: int = 512) -> Spec:
 
     Masks, a position's bias, values and cross-attention stay. Row and column are positions in the text,
     so a text longer than `length` is an error.
-    Parameters: 3·d·heads·d_head + heads·((d_head + 1)·length + d_head) for each self-attention's
+    Parameters: 3·d·heads·d_head + heads·((d_head + 1)·length + d_head) in place of each self-attention's
     4·d·heads·d_head.
     """
     return synthesizing(spec, Synthesizer, length, Dense)

@@ -24,6 +24,6 @@ def synthesizer_dense_study(spec: Spec, *, length: int = 512) -> Spec:
 
         scores_hij = (relu(x_i W_Q,h) P)[j],   P ∈ R^(d_head × length);   no keys
 
-    Parameters: 3·d·heads·d_head + d_head·length for each self-attention's 4·d·heads·d_head.
+    Parameters: 3·d·heads·d_head + d_head·length in place of each self-attention's 4·d·heads·d_head.
     """
     return synthesizing(spec, Synthesizer, length, SharedDense)

@@ -20,7 +20,7 @@ def synthesizer_factorized(spec: Spec, *, length: int = 512, rank: int = 16) -> 
 
         scores_hij = R₁_h[i] · R₂_h[j],   R₁_h, R₂_h ∈ R^(length × rank);   no queries, no keys
 
-    Parameters: 2·d·heads·d_head + 2·rank·heads·length for each self-attention's 4·d·heads·d_head.
+    Parameters: 2·d·heads·d_head + 2·rank·heads·length in place of each self-attention's 4·d·heads·d_head.
     """
     check_rank("synthesizer_factorized", rank)
     return synthesizing(spec, Synthesizer, length, partial(Factorized, rank=rank))

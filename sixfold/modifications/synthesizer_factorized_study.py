@@ -17,7 +17,7 @@ def synthesizer_factorized_study(spec: Spec, *, length: int = 512, rank: int = 1
         scores_hij = R₁_h[j] · R₂_h[j],   R₁_h, R₂_h ∈ R^(length × rank);   no queries, no keys
 
     The study's library multiplied the two tables along one axis.
-    Parameters: 2·d·heads·d_head + 2·rank·heads·length for each self-attention's 4·d·heads·d_head.
+    Parameters: 2·d·heads·d_head + 2·rank·heads·length in place of each self-attention's 4·d·heads·d_head.
     """
     check_rank("synthesizer_factorized_study", rank)
     return synthesizing(spec, Synthesizer, length, partial(SharedFactorized, rank=rank))

@@ -19,6 +19,6 @@ def synthesizer_random(spec: Spec, *, length: int = 512) -> Spec:
         scores_hij = R_h[i, j],   R_h ∈ R^(length × length);   no queries, no keys
 
     Not divided by √K. Row and column are positions in the text, so a text longer than `length` is an error.
-    Parameters: 2·d·heads·d_head + heads·length² for each self-attention's 4·d·heads·d_head.
+    Parameters: 2·d·heads·d_head + heads·length² in place of each self-attention's 4·d·heads·d_head.
     """
     return synthesizing(spec, Synthesizer, length, Random)

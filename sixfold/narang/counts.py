@@ -25,7 +25,7 @@ from sixfold.modifications.mixture_of_experts import MixtureOfExperts
 from sixfold.modifications.product_keys import ProductKeys
 from sixfold.modifications.switch import Switch
 from sixfold.modifications.weighted import Branches
-from sixfold.narang.rows import BATCH, ROWS, SOURCE_LENGTH, TARGET_LENGTH, Row
+from sixfold.narang.rows import BATCH, ROWS, SOURCE_LENGTH, TARGET_LENGTH, StudyRow
 from sixfold.transformer import TokenEmbedding
 
 
@@ -121,7 +121,7 @@ class Counted:
     terms: dict[str, int]
 
 
-def count_row(row: Row) -> Counted:
+def count_row(row: StudyRow) -> Counted:
     model = build(row.sizes, row.all_modifications, device="meta")
     counted = count(model, SOURCE_LENGTH, TARGET_LENGTH)
     terms = {term.__name__: BATCH * term(model) for term in TERMS}

@@ -88,7 +88,13 @@ class Run:
 
         A lock and staged files, left by a start that was interrupted, don't count.
         """
-        if not self.directory.exists() or self.proved():
+        if not self.directory.exists():
+            if self.directory.is_symlink():
+                raise ValueError(
+                    f"{self.directory} is a link that leads to nothing; remove it, or give another directory"
+                )
+            return
+        if self.proved():
             return
         there = sorted(path.name for path in self.directory.iterdir())
         foreign = [name for name in there if not (name.startswith(STAGED) or (name == LOCK and self._is_own_lock()))]

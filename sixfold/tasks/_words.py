@@ -27,7 +27,7 @@ def make_batch(counts: dict[str, int], **arrays: Any) -> Batch:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class RDropOptions:
     """R-Drop (2106.14448): two passes over a batch differ by their dropout; their predictions should agree."""
 
     r_drop: float = 0.0  # weight of the divergence of the two passes; 0: one pass
@@ -41,7 +41,7 @@ def word_losses(
     model: Model, batch: Batch, smoothing: float = 0.0, recompute: bool = False, options: Any = None
 ) -> dict[str, Term]:
     """−log p of the scored words, and the auxiliary losses of parts, times the number of these words."""
-    if isinstance(options, Agreement) and options.r_drop and model.training:
+    if isinstance(options, RDropOptions) and options.r_drop and model.training:
         return _agreeing(model, batch, smoothing, recompute, options.r_drop)
     reading = model.read(batch, recompute=recompute)
     scored = model.score_words(reading.x, batch, smoothing)

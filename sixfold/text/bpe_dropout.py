@@ -18,7 +18,7 @@ from sixfold.text.arrays import Array, Examples, Ragged
 from sixfold.text.rows import random_keys, uniform_at
 from sixfold.text.tokenizer import Tokenizer, Tokenizers
 
-_ROWS = 50_000  # that are divided together, to bound memory
+_ROWS = 50_000  # rows that are divided together, to bound memory
 _SIDES = ("source", "target")
 _FIRST_STREAM = 100  # of random numbers; the tasks use the first ones
 
@@ -56,7 +56,7 @@ class BpeDropout:
 
 
 def parents(tokenizer: Tokenizer) -> Array:
-    """The two ids from which each id was merged (V, 2); PAD for one that was not."""
+    """The two ids from which each id was merged (V, 2); PAD for an id that was not merged."""
     found = np.full((len(tokenizer), 2), PAD, np.int64)
     for left, right, merged in tokenizer.merges():
         if found[merged, 0] == PAD:  # a piece may be the result of several merges: the first one is the most frequent
@@ -65,9 +65,9 @@ def parents(tokenizer: Tokenizer) -> Array:
 
 
 def divided(ids: Array, lengths: Array, parents: Array, keys: Array, chances: Array) -> tuple[Array, Array]:
-    """Rows of ids, one after the other, in which a piece is divided with its row's chance, and its halves again.
+    """Divide each piece with the chance of its row, and then its halves with the same chance.
 
-    → the ids, and the lengths of the rows
+    `ids` has the rows one after the other. → the new ids, and the new lengths of the rows
     """
     rows, new = np.repeat(np.arange(len(lengths)), lengths), np.ones(len(ids), bool)
     for stream in range(_FIRST_STREAM, _FIRST_STREAM + len(parents)):

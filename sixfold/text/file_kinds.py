@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sixfold.config.schema import Data
 
+_USUAL_FIELD = "source"  # of a JSON object: the one that holds the text
 _FIRST = 1 << 16  # largest number of bytes read of a first line
 _UNREAD = {  # name endings of training files that some or all forms of text can't read
     ".csv": "holds comma-separated values, which can't be read here: convert it to a .tsv (columns separated by tabs) "
@@ -22,7 +23,7 @@ _NOT_LINES = {  # name endings of files whose lines are not plain texts
     ".csv": "comma-separated values: save the column with the text as a file of its own",
     ".tsv": "columns separated by tabs: extract the text first (cut -f 1 {file} > {stem}.txt)",
     ".json": "a JSON document: extract the texts first (jq -r '.[].source' {file} > {stem}.txt)",
-    ".jsonl": "JSON records: extract the texts first (jq -r .source {file} > {stem}.txt)",
+    ".jsonl": "JSON records: extract the texts first (jq -r .{field} {file} > {stem}.txt)",
 }
 _SIGNATURES = {
     b"\x1f\x8b": "is compressed by gzip: give it a name that ends in .gz",
@@ -46,9 +47,9 @@ def refuse_unread(name: str, key: str, also: Collection[str] = ()) -> None:
 def refuse_records(path: Path) -> None:
     """Raise a ValueError if the name of this file says that its lines are not plain texts."""
     if (ending := file_ending(path.name)) in _NOT_LINES:
-        raise ValueError(
-            f"each line of the input must be a text, but {path} holds {_filled(_NOT_LINES[ending], str(path))}"
-        )
+        field = _text_field(_first_line(path)) or _USUAL_FIELD
+        what = _filled(_NOT_LINES[ending], str(path), field)
+        raise ValueError(f"each line of the input must be a text, but {path} holds {what}")
 
 
 def refuse_bytes(first_line: bytes, name: str) -> None:
@@ -69,24 +70,28 @@ def warnings_of(first_line: str, name: str, *, training: bool = False) -> list[s
             f"warning: {name}, line 1: carriage returns (\\r, {count:,} here) are read as text, because a line ends at "
             f"\\n or \\r\\n; tr '\\r' '\\n' < FILE > NEW makes them line ends"
         )
-    if first_line.startswith("{") and _is_json(first_line):
+    if (field := _text_field(first_line.encode())) is not None:
         found.append(
             f"warning: {name}, line 1: a JSON object is read as text, with its braces and the names of its fields; "
             + (
                 "give it a name that ends in .jsonl to read its fields"
                 if training
-                else "extract the text with jq -r .source < FILE > NEW"
+                else f"extract the text with jq -r .{field} < FILE > NEW"
             )
         )
     return found
 
 
-def _is_json(line: str) -> bool:
+def _text_field(line: bytes) -> str | None:
+    """The field of a JSON object that probably holds the text; None if the line is not a JSON object."""
     try:
-        json.loads(line)
+        record = json.loads(line) if line.startswith(b"{") else None
     except (ValueError, RecursionError):
-        return False
-    return True
+        return None
+    if record is None:
+        return None
+    texts = [name for name, value in record.items() if isinstance(value, str) and name.isidentifier()]
+    return _USUAL_FIELD if _USUAL_FIELD in texts or not texts else texts[0]
 
 
 def remarks(data: Data, files: Iterable[Path], *, pairs: bool) -> list[str]:
@@ -134,6 +139,6 @@ def file_ending(name: str) -> str:
     return Path(name.lower().removesuffix(".gz")).suffix
 
 
-def _filled(text: str, name: str) -> str:
+def _filled(text: str, name: str, field: str = _USUAL_FIELD) -> str:
     stem = Path(name.removesuffix(".gz")).stem
-    return text.format(file=shlex.quote(name), stem=shlex.quote(stem))
+    return text.format(file=shlex.quote(name), stem=shlex.quote(stem), field=field)

@@ -315,14 +315,19 @@ def _remarks(split: Split, seen: _SeenRows) -> list[str]:
     if pairs := seen.contradictions(1):
         ((first, second),) = pairs
         found.append(
-            f"warning: data.{split}: {seen.two_labels():,} texts occur with more than one label, such as "
+            f"warning: data.{split}: {_counted(seen.two_labels(), 'text occurs', 'texts occur')} with more than one "
+            f"label, such as "
             f"{seen.where(first)} ({quoted(seen.label(first))}) and {seen.where(second)} ({quoted(seen.label(second))})"
         )
     if split == "train" and (rows := seen.single()):
         shown = "; ".join(f"{quoted(seen.label(row))} in {seen.where(row)}" for row in rows[:_SHOWN])
         more = f"; and {len(rows) - _SHOWN:,} more" if len(rows) > _SHOWN else ""
-        found.append(f"warning: {len(rows):,} labels have a single example: {shown}{more}")
+        found.append(f"warning: {_counted(len(rows), 'label has', 'labels have')} a single example: {shown}{more}")
     return found
+
+
+def _counted(number: int, one: str, several: str) -> str:
+    return f"{number:,} {one if number == 1 else several}"
 
 
 def label_references(data: Data, split: Split) -> list[Reference]:

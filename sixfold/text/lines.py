@@ -22,7 +22,7 @@ _PART = 1 << 16  # bytes that are read at once if a line may have any length
 
 
 class Unpacked(io.BufferedIOBase):
-    """A file that its opener has unpacked: it is read as it is, whatever its name."""
+    """A file that its opener has unpacked: it is not unpacked again, even if its name ends in .gz."""
 
 
 Opener = Callable[[Path], io.BufferedReader | Unpacked]  # returns the stored bytes of a file, or unpacked ones
@@ -103,7 +103,7 @@ def _unpacked(stored: io.BufferedReader | Unpacked, path: Path) -> io.BufferedIO
 
 
 def _part(file: io.BufferedIOBase, limit: int) -> bytes:
-    """Read at most `limit` bytes of a line, or one more; a carriage return before its end is dropped."""
+    """Read at most `limit` bytes of a line, or one more; a carriage return before the line feed is dropped."""
     raw = file.readline(limit)
     if raw.endswith(b"\r"):
         raw += file.readline(1)  # the line feed, if the limit fell before it

@@ -16,7 +16,7 @@ OUTLIER_RULE = f"one side over {_FACTOR} × the expected + {_SLACK} tokens"
 
 
 def outliers(source: Array, target: Array, slack: int = _SLACK) -> Array:
-    """Which pairs have unlikely lengths: with r = Σ target / Σ source, those with t > 3rs + 10 or rs > 3t + 10."""
+    """The pairs with unlikely lengths: t > 3rs + 10 or rs > 3t + 10, for s source and t target tokens, r = Σt / Σs."""
     expected = source * (target.sum() / max(source.sum(), 1))
     return (target > _FACTOR * expected + slack) | (expected > _FACTOR * target + slack)
 
@@ -133,7 +133,7 @@ def _kept(split: SplitReport) -> str:
 
 
 def _mention(what: str, *counts: tuple[int | None, str]) -> list[str]:
-    """A line with the counts that are not 0; none if all are. {s} in a text stands for the plural's s."""
+    """A line with the counts above 0; no line if there are none. {s} in a text becomes the s of a plural."""
     said = [f"{number:,} {text.format(s='' if number == 1 else 's')}" for number, text in counts if number]
     return [f"{what}: {', '.join(said)}"] if said else []
 
@@ -167,5 +167,5 @@ class Seen:
         return int(np.isin(self.hashes(), np.unique(other.hashes())).sum())
 
     def hashes(self) -> Array:
-        """One for each item, in order."""
+        """The hash of each item, in order."""
         return np.frombuffer(self._hashes, np.int64) if self._hashes else np.zeros(0, np.int64)

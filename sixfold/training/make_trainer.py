@@ -129,7 +129,7 @@ def make_trainer(
     say: Any = display.say if display is not None else lambda text: None
     average = make_average(training, run, processes)
     fingerprints = [tokenizer.fingerprint for tokenizer in prepared.tokenizers]
-    heard = (*([] if display is None else [display]), *observers)
+    all_observers = (*([] if display is None else [display]), *observers)
     parts = Parts(
         training=training,
         model=model,
@@ -144,7 +144,7 @@ def make_trainer(
         validation=Validation(config, task, prepared, processes),
         pace=make_pace(training, started),
         log=log if processes.first else None,
-        observers=heard if processes.first else (),
+        observers=all_observers if processes.first else (),
         said={
             "data": {"hashes": prepared.hashes, "tokenizers": fingerprints},
             "versions": versions(),

@@ -143,7 +143,7 @@ def _check(run: Run, config: Config, start_from: Path | None) -> tuple[Config, M
 
 
 def _check_files(run: Run, config: Config) -> None:
-    """Raise a ValueError if a file of the text lies in the run to be replaced, or its name is not UTF-8."""
+    """Raise a ValueError if a file of the text has a name that is not UTF-8, or lies in the run to be replaced."""
     files = data_files(config.data, task_of(config).form)
     for file in files:
         if as_text(str(file)) != str(file):
@@ -175,11 +175,11 @@ def resume(
             about = _provide_data(run, config, saved, display, allow_changed_data)
             if words := surroundings(config, saved, about, processes):
                 display.say(words)
-        heard = [Board(run), *observers]
+        all_observers = [Board(run), *observers]
         opened = _open(run, processes)
         if processes.first and opened.labels:
             _restore_labels(run, opened.labels)
-        trainer = make_trainer(run, config, opened, processes, log=Log(run), display=display, observers=heard)
+        trainer = make_trainer(run, config, opened, processes, log=Log(run), display=display, observers=all_observers)
         trainer.restore(saved)
         if processes.first and settings:
             run.begin(config, about)
@@ -239,8 +239,8 @@ def _prepare(
     if prepared is not None:
         made = copy_prepared(prepared, run.data, config.data, task_of(config).form, tokenizers)
     else:
-        told = warning_of_slow_preparation(display.progress, display.say, config.training.minutes, started)
-        made = prepare_text(config.data, task_of(config).form, run.data, tokenizers, told, labels)
+        progress = warning_of_slow_preparation(display.progress, display.say, config.training.minutes, started)
+        made = prepare_text(config.data, task_of(config).form, run.data, tokenizers, progress, labels)
     for line in made.report.lines():
         display.say(line)
     return made
@@ -321,7 +321,7 @@ def _hashes(config: Config, display: Display) -> dict[str, str] | None:
 
 
 def _problem(run: Run, tokenizers: Tokenizers, hashes: Mapping[str, str]) -> str | None:
-    """Why the text must be prepared again; None if it need not."""
+    """Why the text must be prepared again; None if that is not needed."""
     try:
         found = open_prepared(run.data, tokenizers).hashes
     except ValueError as error:

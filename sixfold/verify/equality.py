@@ -6,13 +6,13 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 from sixfold.training.observers.log import strict
+from sixfold.verify.contract.part import Status
 from sixfold.verify.subject import NotApplicable, VerifiedRun
 
 PASS, FAIL, EXCUSED = "pass", "fail", "does not apply"
-Status = Literal["pass", "fail", "does not apply"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Finding:
+class EqualityResult:
     """A line of the table."""
 
     key: str
@@ -55,8 +55,8 @@ class Equality:
     tolerance: float
     measure: Callable[[VerifiedRun], Measured]
 
-    def look(self, subject: VerifiedRun) -> Finding:
-        """Measure the difference. An exception becomes a finding, so that the other equalities are still measured."""
+    def result(self, subject: VerifiedRun) -> EqualityResult:
+        """Measure the difference. An exception becomes a result, so that the other equalities are still measured."""
         began = time.perf_counter()
         try:
             found, excuse = self.measure(subject), None
@@ -68,7 +68,7 @@ class Equality:
             found, excuse = Measured(math.inf, f"{type(error).__name__}: {error}"), None
         tolerance = self.tolerance if found.tolerance is None else found.tolerance
         result: Any = excuse or (PASS if found.difference <= tolerance else FAIL)  # NaN compares false, so it fails
-        return Finding(
+        return EqualityResult(
             key=self.key,
             equality=self.name,
             left=found.left or self.left,

@@ -20,7 +20,7 @@ from sixfold.verify.subject import NotApplicable, VerifiedRun
     tolerance=CLOSE,
 )
 def exported(subject: VerifiedRun) -> Measured:
-    """Compare texts and log-probabilities; where texts differ, the model's preference for its own word."""
+    """Compare texts and log-probabilities. Where texts differ, the gap of foreign/agreement.py counts."""
     texts = [sample.text for sample in subject.samples]
     if reason := refusal(OpenedRun(subject.model, subject.tokenizers, subject.config, subject.task), "ctranslate2"):
         raise NotApplicable(reason)

@@ -28,7 +28,7 @@ from sixfold.verify.subject import NotApplicable, VerifiedRun, misfits
     tolerance=0.0,
 )
 def weights(subject: VerifiedRun) -> Measured:
-    """Bit for bit; and equal to the checkpoint of the best step, if that was kept."""
+    """Compare bit for bit, also with the checkpoint of the best step, if it was kept."""
     model = model_files.load(subject.directory)
     loaded = model.state_dict()
     path = subject.scratch / "saved"
@@ -77,7 +77,7 @@ def checkpoints(subject: VerifiedRun) -> Measured:
     "tokenizers",
     "same tokenizers",
     left="the tokenizers' fingerprints",
-    right="those the text was prepared and the model trained with",
+    right="those recorded with the text and in the checkpoints",
     tolerance=0.0,
 )
 def tokenizers(subject: VerifiedRun) -> Measured:
@@ -132,7 +132,7 @@ def _recorded(subject: VerifiedRun) -> Iterator[tuple[Path, list[str]]]:
 
 
 def furthest(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> float:
-    """The largest difference of two numbers; ∞ if names, shapes or dtypes differ, or a number is not finite."""
+    """The largest difference of two numbers at the same index; ∞ if names, shapes or dtypes differ, or one is NaN."""
     if left.keys() != right.keys() or any(left[name].shape != right[name].shape for name in left):
         return math.inf
     apart = [_apart(left[name], right[name]) for name in left if left[name].numel()]

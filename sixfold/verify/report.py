@@ -10,7 +10,7 @@ from pathlib import Path
 from sixfold.core.names import unknown
 from sixfold.spec.registry import import_file
 from sixfold.verify import decoding, export, files, parts, scores, training
-from sixfold.verify.equality import Equality, Finding
+from sixfold.verify.equality import Equality, EqualityResult
 from sixfold.verify.keys import KEYS
 from sixfold.verify.subject import VerifiedRun
 
@@ -30,7 +30,7 @@ def choose(keys: Sequence[str] = ()) -> list[Equality]:
 
 def verify(
     run: str | Path, *, only: Sequence[str] = (), device: str = "auto", imports: Sequence[str | Path] = ()
-) -> Generator[Finding]:
+) -> Generator[EqualityResult]:
     """One finding per equality. Nothing is written to the run's directory."""
     chosen = choose(only)
     for file in imports:
@@ -38,4 +38,4 @@ def verify(
     with tempfile.TemporaryDirectory(prefix="sixfold-verify-") as folder:
         subject = VerifiedRun(run, Path(folder), device, [os.path.realpath(file) for file in imports])
         for each in chosen:
-            yield each.look(subject)
+            yield each.result(subject)

@@ -64,6 +64,17 @@ def test_a_fork_is_a_copy_and_a_row_may_be_dropped():
     assert step(cache, [[1], [2]]) == [[11], [12]]
 
 
+def test_a_first_state_with_a_row_for_each_hypothesis_is_refused(monkeypatch):
+    """An easy mistake, `x.new_zeros(len(x), 1)`: it works until a beam has more rows than sentences."""
+    monkeypatch.setattr(RunningSum, "first", lambda self, memory: (torch.zeros(4, 1),))
+    assert step(Cache(rows=4), [[1], [2], [3], [4]]) == [[1], [2], [3], [4]]
+    beam = Cache(rows=2).select(torch.tensor([[0, 0], [1, 1]]))
+    with pytest.raises(ValueError, match=r"has one row, or one per sentence \(2 here\), .* got 4 rows"):
+        step(beam, [[1], [2], [3], [4]])
+    with pytest.raises(ValueError, match=r"one per sentence \(3 here\), .* got 4 rows"):
+        RunningSum()(x := torch.zeros(3, 1, 1), call_for(x, causal=True))
+
+
 def test_it_starts_from_the_memory_of_its_sentence_for_every_hypothesis():
     memory = Memory((torch.zeros(2, 3, 4),), None, sentences={"total": torch.tensor([[100.0], [200.0]])})
     cache = Cache(memory).select(torch.tensor([[0, 0], [1, 1]]))

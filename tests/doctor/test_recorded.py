@@ -5,12 +5,12 @@ import math
 
 import pytest
 
-from sixfold.doctor.recorded import Curve, compare, points_of, recorded_curves, text_id
+from sixfold.doctor.recorded import RecordedCurve, compare, points_of, recorded_curves, text_id
 from sixfold.text import pronounce
 from tests.support.logs import course, train, valid
 
 POINTS = [(1_000_000, 4.0, 10.0), (4_000_000, 2.0, 30.0)]
-KNOWN = Curve("known", "", "translation", "bpe", 8000, 500_000, "abc", 2_000_000, "bleu", POINTS)
+KNOWN = RecordedCurve("known", "", "translation", "bpe", 8000, 500_000, "abc", 2_000_000, "bleu", POINTS)
 
 
 def mine(tokens, loss, **others):
@@ -21,7 +21,7 @@ def test_curves_that_come_with_sixfold_are_in_order_and_can_be_written_again():
     curves = recorded_curves()
     assert {curve.name for curve in curves} >= {"pronounce", "help-en-de"}
     for curve in curves:
-        assert Curve.from_json(curve.json()) == curve
+        assert RecordedCurve.from_json(curve.json()) == curve
         tokens, losses, _ = zip(*curve.points, strict=True)
         assert sorted(tokens) == list(tokens)
         assert losses[0] > losses[-1] > 0
@@ -77,4 +77,4 @@ def test_points_have_the_tokens_that_were_seen():
 def test_a_record_is_one_line_of_json():
     assert "\n" not in KNOWN.json()
     assert json.loads(KNOWN.json())["points"] == [list(point) for point in POINTS]
-    assert math.isclose(Curve.from_json(KNOWN.json()).loss(4e6), 2.0)
+    assert math.isclose(RecordedCurve.from_json(KNOWN.json()).loss(4e6), 2.0)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sixfold.doctor.course import Course
-from sixfold.doctor.recorded import Curve
+from sixfold.doctor.recorded import RecordedCurve
 from sixfold.doctor.run_doctor import RULES, curve_of, diagnose, examine, excess_entropy, text_facts
 from sixfold.runs.run import Run
 from sixfold.text.corpus import open_prepared
@@ -100,7 +100,7 @@ def test_the_facts_of_a_text_are_those_of_its_target_side(run):
 def test_the_curve_of_a_run_can_be_recorded(run, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["record_curve.py", str(run.directory), "--name", "tiny"])
     record_curve.main()
-    curve = Curve.from_json(capsys.readouterr().out)
+    curve = RecordedCurve.from_json(capsys.readouterr().out)
     made = Course(run.records(), run.read_config())
     prepared = open_prepared(run.data, Tokenizers.load(run.directory))
     assert curve == curve_of(run, made, prepared)._replace(name="tiny")

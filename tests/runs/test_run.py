@@ -48,6 +48,14 @@ def test_what_is_only_called_as_in_a_run_is_somebodys_work(tmp_path, config, loc
         run.need_proved()
 
 
+@pytest.mark.parametrize("leads_to", ["run", "gone"])
+def test_a_link_that_leads_to_nothing_is_refused(tmp_path, leads_to):
+    """To itself, or to a directory that does not exist."""
+    (tmp_path / "run").symlink_to(leads_to)
+    with pytest.raises(ValueError, match="run is a link that leads to nothing; remove it, or give another directory"):
+        Run(tmp_path / "run").need_room()
+
+
 def test_what_proves_a_run(tmp_path):
     run = Run(tmp_path)
     run.begin(read_config(), {})

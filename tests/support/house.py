@@ -264,6 +264,24 @@ def hidden_packages(files: Files, package: str = PACKAGE) -> list[str]:
     ]
 
 
+# The CPU step has parts of the same meaning as those of the model; a lease is of a buffer, or of a step.
+SHARED_NAMES = {"Lease", "NewTokens", "Residual"}
+
+
+def classes_of_one_name(files: Files) -> list[str]:
+    """Two classes have two names: a reader who knows one must not take the other for it."""
+    found: dict[str, list[str]] = {}
+    for path, source in files.items():
+        for node in _parsed(source).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(f"{path}:{node.lineno}")
+    return [
+        f"{name} is the name of several classes: {', '.join(places)}"
+        for name, places in found.items()
+        if len(places) > 1 and name not in SHARED_NAMES
+    ]
+
+
 def tests_of_tests(files: Files) -> list[str]:
     """No test module and no conftest is imported by another module: what is shared lies in tests/support."""
     return [
@@ -288,7 +306,16 @@ def kinds_elsewhere(files: Files) -> list[str]:
     ]
 
 
-CHECKS = (layers, public_names, cycles, budgets, meaningless_names, hidden_packages, kinds_elsewhere)
+CHECKS = (
+    layers,
+    public_names,
+    cycles,
+    budgets,
+    meaningless_names,
+    hidden_packages,
+    classes_of_one_name,
+    kinds_elsewhere,
+)
 
 if __name__ == "__main__":
     root = Path(sys.argv[1] if len(sys.argv) > 1 else ".")

@@ -11,7 +11,7 @@ import sixfold as package
 from sixfold.cli.lines import read_lines
 from sixfold.config.schema import Data
 from sixfold.scoring.report import read_texts, stream_pairs
-from sixfold.text.file_kinds import remarks
+from sixfold.text.file_kinds import refuse_records, remarks, warnings_of
 from sixfold.text.sources import pair_sources, text_sources
 from tests.support import runs, tiny
 from tests.support.by_kind import prepare
@@ -183,6 +183,23 @@ def test_files_whose_lines_are_more_than_a_text_are_not_translated(sixfold, tmp_
         code, out, err = sixfold(*verb)
         assert (code, out, len(err.splitlines())) == (2, "", 1)
         assert words in err
+
+
+@pytest.mark.parametrize(
+    ("record", "field"),
+    [
+        ('{"text": "a b", "label": "x"}', "text"),
+        ('{"id": 3, "text": "a b"}', "text"),
+        ('{"target": "c", "source": "a b"}', "source"),
+        ('{"the text": "a b"}', "source"),
+    ],
+)
+def test_the_field_with_the_text_is_named(tmp_path, record, field):
+    (tmp_path / "x.jsonl").write_text(record + "\n")
+    with pytest.raises(ValueError, match=rf"\(jq -r \.{field} "):
+        refuse_records(tmp_path / "x.jsonl")
+    (warning,) = warnings_of(record + "\n", "x.txt")
+    assert f"extract the text with jq -r .{field} <" in warning
 
 
 def test_terms_may_be_a_table(sixfold, tmp_path):

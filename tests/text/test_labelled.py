@@ -167,6 +167,13 @@ def test_a_label_with_one_example_is_reported(tmp_path):
     assert f"warning: 2 labels have a single example: 'y' in {path}, line 3; 'z' in {path}, line 5" in remarks.remarks
 
 
+def test_one_text_and_one_label_are_counted_in_the_singular(tmp_path):
+    text = prepared(tmp_path, "text\tlabel\na\tx\na\ty\nb\tx\n", "")
+    text.check()
+    assert any("data.train: 1 text occurs with more than one label" in remark for remark in text.remarks)
+    assert any("1 label has a single example: 'y' in " in remark for remark in text.remarks)
+
+
 def test_where_the_columns_are_is_said_once_for_all_files_alike(tmp_path):
     files = [write(tmp_path / f"{n}.tsv", "review\tstars\na\t1\nb\t2\nc\t1\nd\t2\n") for n in range(3)]
     text = LabelledText(Data(train=files, tokenizer="bytes", held_out=0), ignore)

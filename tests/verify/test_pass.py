@@ -81,8 +81,9 @@ def test_the_table_and_the_exit_code(sixfold, run):
     assert [line.split("  ")[0] for line in lines[1:3]] == ["saved = loaded", "logged loss = loss now"]
     assert lines[-1] == "2 pass"
     (run / "log.jsonl").write_text("")
-    code, out, _ = sixfold("verify", run, "--only", "loss", "--device", "cpu")
+    code, out, _ = sixfold("verify", run, "--only", "loss", "--only", "score", "--device", "cpu")
     assert (code, "does not apply, because the log has no validation" in out) == (0, True)
+    assert out.splitlines()[-1] == "2 do not apply"
     (run / "model.safetensors").write_bytes(b"")
     code, out, _ = sixfold("verify", run, "--only", "weights", "--device", "cpu")
     assert (code, "model.safetensorsisdamaged" in "".join(out.split())) == (1, True)  # the line may be broken anywhere

@@ -20,7 +20,7 @@ from sixfold.core.parts import ModelPart
 from sixfold.core.place import Place
 
 
-class Source(NamedTuple):
+class AttendedSource(NamedTuple):
     """The source texts as an attention reads them at every step of the decoder."""
 
     keys: Tensor  # (S, n, A)
@@ -45,11 +45,11 @@ class GlobalAttention(ModelPart):
         """(S, q, n)"""
         raise NotImplementedError
 
-    def source(self, call: Call) -> Source:
+    def source(self, call: Call) -> AttendedSource:
         real = call.memory.real
-        return Source(self.keys(call), call.memory.states[call.depth], None if real is None else ~real[:, None])
+        return AttendedSource(self.keys(call), call.memory.states[call.depth], None if real is None else ~real[:, None])
 
-    def forward(self, states: Tensor, source: Source, call: Call) -> tuple[Tensor, Tensor]:
+    def forward(self, states: Tensor, source: AttendedSource, call: Call) -> tuple[Tensor, Tensor]:
         """States (B, L, H) → contexts (B, L, M) and weights (B, L, n). A row that may see nothing gets zeros."""
         states_SqH = states.reshape(len(source.values), -1, states.shape[-1])
         scores_Sqn = self.scores(states_SqH, source.keys)
@@ -62,7 +62,7 @@ class GlobalAttention(ModelPart):
         heads_B1LM = (weights_Sqn @ source.values).view(rows, 1, length, -1)
         return call.gate(self.place, heads_B1LM)[:, 0], weights_Sqn.view(rows, length, -1)
 
-    def show(self, weights: Sequence[Tensor], source: Source, call: Call) -> None:
+    def show(self, weights: Sequence[Tensor], source: AttendedSource, call: Call) -> None:
         """Show the weights (B, L, n) of all steps, and the contexts before gating, to the tap, if there is one."""
         if call.watched(self.place):
             weights_B1Ln = torch.cat(list(weights), 1)[:, None]

@@ -44,7 +44,7 @@ def no_value(context: Any) -> Any:
 def keep_on_disk(compiled: Any, sources: Sequence[str]) -> Any:
     """Cache a kernel beside its source file, or in the user's cache directory, until one of `sources` changes.
 
-    An unreadable cache file is compiled anew; a failure to write one is ignored. → the same kernel
+    If the cache file is unreadable, the kernel is compiled anew; if it can't be written, that is ignored. → the kernel
     """
     try:
         from numba.core.caching import FunctionCache

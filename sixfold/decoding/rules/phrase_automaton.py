@@ -67,10 +67,10 @@ def is_letter(character: str) -> bool:
 
 
 class Match(NamedTuple):
-    """The beginnings of phrases at the end of a text."""
+    """The phrases that have begun at the end of a text, and are not complete."""
 
     letter: bool = False  # whether the last character is a letter
-    open: tuple[int, ...] = ()  # nodes of these beginnings, the longest first
+    open: tuple[int, ...] = ()  # their nodes, the phrase that began first comes first
 
 
 class Phrases:
@@ -187,7 +187,7 @@ def spellings(tokenizer: Tokenizer) -> Spellings:
 
 
 class Walk(Generic[S]):
-    """The state after a sequence of tokens, computed from the cached state of one token less."""
+    """The state after a sequence of tokens, computed from the cached state before the last token."""
 
     def __init__(self, start: S, after: Callable[[S, int], S]):
         self._start, self._after = start, after

@@ -131,17 +131,17 @@ def tap_on_beams(subject: Subject) -> str | None:
 # Gates ---------------------------------------------------------------------------------------------------
 
 
-class Stack(NamedTuple):
+class StackPass(NamedTuple):
     """The parts of one stack that have heads, and a pass through that stack."""
 
     heads: dict[str, int]
     run: Callable[..., Tensor]
 
 
-def _stacks(model: Any) -> list[Stack]:
+def _stacks(model: Any) -> list[StackPass]:
     encoder = {name: heads for name, heads in model.attentions.items() if name.startswith("encoder.")}
     others = {name: heads for name, heads in model.attentions.items() if name not in encoder}
-    return [each for each in (Stack(encoder, states_of_encoder), Stack(others, states_of)) if each.heads]
+    return [each for each in (StackPass(encoder, states_of_encoder), StackPass(others, states_of)) if each.heads]
 
 
 def _gates(heads: dict[str, int], rows: int) -> dict[str, Tensor]:

@@ -24,19 +24,19 @@ from sixfold.verify.contract.subject import SMALL, Subject, random_ids, seeded, 
 
 _MODULES = (building, reading, running, searching, looking, training)
 CHECKS: tuple[Check, ...] = tuple(each for m in _MODULES for each in vars(m).values() if isinstance(each, Check))
-Result = Literal["pass", "fail", "does not apply"]
+Status = Literal["pass", "fail", "does not apply"]
 BUILT, REFUSED = "built", "refused"  # the check before all others: can the model be built and run?
 _BUILD = "a part is built with (spec, place), and called as docs/writing-a-modification.md says for its slot"
 _OF_OTHERS = tuple(str(Path(module.__file__ or "").parent) for module in (sixfold, torch))
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """The result of one check in models of one kind."""
 
     check: str
     kind: str
-    result: Result
+    result: Status
     note: str = ""  # what was seen, or why there was nothing to check
     promise: str = ""  # what must hold
     advice: str = ""  # what to do where it does not
@@ -47,15 +47,15 @@ class PartReport:
     """The findings of `check_part`; its text has those that failed."""
 
     part: str
-    findings: tuple[Finding, ...]
+    findings: tuple[CheckResult, ...]
 
     @property
-    def failures(self) -> list[Finding]:
+    def failures(self) -> list[CheckResult]:
         return [each for each in self.findings if each.result == "fail"]
 
-    def by_check(self) -> list[tuple[Finding, str]]:
+    def by_check(self) -> list[tuple[CheckResult, str]]:
         """The first finding of each check and result, and the kinds of models in which it is the same."""
-        found: dict[tuple[str, str], list[Finding]] = {}
+        found: dict[tuple[str, str], list[CheckResult]] = {}
         for each in self.findings:
             found.setdefault((each.check, each.result), []).append(each)
         return [(several[0], ", ".join(each.kind for each in several)) for several in found.values()]
@@ -143,26 +143,26 @@ def _named(modification: Any) -> Any:
     return name
 
 
-def _in_models(subject: Subject, checks: Sequence[Check]) -> Iterator[Finding]:
+def _in_models(subject: Subject, checks: Sequence[Check]) -> Iterator[CheckResult]:
     """The findings of these checks in models of one kind; a single one if the model can't be built or run."""
     try:
         assemble(subject.sizes, subject.modifications, subject.type)
     except ValueError as refusal:
-        yield Finding(REFUSED, subject.kind, "does not apply", _said(refusal))
+        yield CheckResult(REFUSED, subject.kind, "does not apply", _said(refusal))
         return
     except Exception as error:
-        yield Finding(BUILT, subject.kind, "fail", f"on the meta device: {_said(error)}", advice=_BUILD)
+        yield CheckResult(BUILT, subject.kind, "fail", f"on the meta device: {_said(error)}", advice=_BUILD)
         return
     try:
         states_of(subject.model, random_ids(2, 4, seeded(1)))
     except Exception as error:
-        yield Finding(BUILT, subject.kind, "fail", _said(error), advice=_BUILD)
+        yield CheckResult(BUILT, subject.kind, "fail", _said(error), advice=_BUILD)
         return
-    yield Finding(BUILT, subject.kind, "pass")
+    yield CheckResult(BUILT, subject.kind, "pass")
     yield from (result_of(each, subject) for each in checks if each.concerns(subject.type))
 
 
-def result_of(check: Check, subject: Subject) -> Finding:
+def result_of(check: Check, subject: Subject) -> CheckResult:
     """Check all forms, up to the first that fails."""
     notes = []
     for form in check.forms():
@@ -171,10 +171,10 @@ def result_of(check: Check, subject: Subject) -> Finding:
         except Exception as error:
             where = ", ".join(f"{axis}={value}" for axis, value in form.items())
             note = _said(error) + (f", with {where}" if where else "")
-            return Finding(check.name, subject.kind, "fail", note, check.promise, check.advice)
+            return CheckResult(check.name, subject.kind, "fail", note, check.promise, check.advice)
     nothing = all(notes)
-    result: Result = "does not apply" if nothing else "pass"
-    return Finding(check.name, subject.kind, result, str(notes[0]) if nothing else "", check.promise, check.advice)
+    result: Status = "does not apply" if nothing else "pass"
+    return CheckResult(check.name, subject.kind, result, str(notes[0]) if nothing else "", check.promise, check.advice)
 
 
 def _said(error: Exception) -> str:
