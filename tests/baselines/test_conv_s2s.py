@@ -148,6 +148,16 @@ def test_variance_is_kept_through_fifteen_layers_at_the_start(dropout):
     assert 0.5 < states.var().item() / of_words < 2
 
 
+def test_dropout_acts_on_the_decoders_output_and_not_on_the_encoders():
+    model = small_model(modifications=("conv_s2s",), dropout=0.5).train()
+    with torch.random.fork_rng([]), torch.no_grad():
+        torch.manual_seed(2)
+        memory = model.encode(random_ids(8, 20, seeded(13)))
+        states = model.decode(random_ids(8, 20, seeded(14)), memory)
+    assert (memory.states[0] == 0).sum() == 0
+    assert (states == 0).double().mean().item() == pytest.approx(0.5, abs=0.05)
+
+
 @torch.no_grad()
 def test_attention_begins_near_the_mean():
     """Scores of 64 products of two numbers of variance 0.02 have the standard deviation 0.16."""
@@ -171,6 +181,14 @@ def test_the_length_of_a_row_is_g_whatever_v_is():
     part.v.weight.mul_(7)
     again = part(torch.eye(3 * WIDTH).double()) - part(torch.zeros(1, 3 * WIDTH).double())
     assert_close(again, rows, within=1e-12)
+
+
+def test_the_gradient_of_v_has_no_part_along_v():
+    """W does not change with the length of v, so a step leaves it to g to change the length."""
+    part, x = NormedLinear(5, 3).double(), torch.randn(4, 5, dtype=torch.float64, generator=seeded(12))
+    part(x).square().sum().backward()
+    assert part.v.weight.grad.abs().min() > 1e-6
+    assert_close((part.v.weight.grad * part.v.weight).sum(1), torch.zeros(3).double(), within=1e-12)
 
 
 def test_every_matrix_but_the_table_is_normalised():
