@@ -20,12 +20,12 @@ from sixfold.transformer import Position
 class LearnedPositions(Position):
     """x_t ← x_t + P[t], with a table P (length, D) for each stack."""
 
-    def __init__(self, spec: Spec, place: Place, length: int):
+    def __init__(self, spec: Spec, place: Place, length: int, std: float = 0.02):
         super().__init__(spec, place)
         if place.layer is not None:  # inside an attention it adds nothing
             return
         self.place, self.limit = place, length
-        self.table = parameter((length, spec.sizes.d_model), Normal(0.02))
+        self.table = parameter((length, spec.sizes.d_model), Normal(std))
 
     def embed(self, x: Tensor, call: Call) -> Tensor:
         return x + F.embedding(call.positions, self.table)
