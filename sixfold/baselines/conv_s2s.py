@@ -42,7 +42,7 @@ class SmallInput(TokenInput):
 # Layers -----------------------------------------------------------------------------------------------------
 
 
-class GatedConvolution(ModelPart):
+class GatedWindows(ModelPart):
     """A ⊙ σ(B), where [A; B] = conv(Drop(x))"""
 
     def __init__(self, spec: Spec, place: Place, width: int):
@@ -62,18 +62,18 @@ class ConvolutionLayer(nn.Module):
 
     def __init__(self, spec: Spec, place: Place, width: int):
         super().__init__()
-        self.convolution = GatedConvolution(spec, place, width)
+        self.convolution = GatedWindows(spec, place, width)
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
         return (x + self.convolution(x, call)) * HALF
 
 
-class AttentiveLayer(nn.Module):
+class ConvolutionAndAttention(nn.Module):
     """(x + attend(GLU(conv(Drop(x))))) √½"""
 
     def __init__(self, spec: Spec, place: Place, width: int):
         super().__init__()
-        self.convolution = GatedConvolution(spec, place, width)
+        self.convolution = GatedWindows(spec, place, width)
         self.cross = MultiStepAttention(spec, place)
 
     def forward(self, x: Tensor, call: Call, **read: Tensor) -> Tensor:
@@ -147,7 +147,7 @@ class ConvolutionEncoder(ConvolutionStack):
 class ConvolutionDecoder(ConvolutionStack):
     """Layers that attend. All read the embedded words, and the same keys and values."""
 
-    layer = AttentiveLayer
+    layer = ConvolutionAndAttention
 
     def __init__(self, spec: Spec, place: Place, width: int):
         super().__init__(spec, place, width)

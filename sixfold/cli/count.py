@@ -83,18 +83,12 @@ def count(
     )
 
 
-COMPARED: tuple[tuple[str, list[str], str], ...] = (  # the models that `--paths` alone shows: name, modifications, kind
-    ("self-attention", [], "encoder_only"),
-    ("convolution", ["lightweight_convolution"], "encoder_only"),
-    ("recurrent: rnn", ["rnn"], "decoder_only"),
-    ("recurrent: lstm", ["lstm"], "decoder_only"),
-)
 _LAYERS_COMPARED = 2
 
 
 def _show_paths(config: Config, modifications: list[Any], *, compare: bool, as_json: bool) -> None:
     """Print how information travels in a model, or in those to compare."""
-    from sixfold.models.paths import LENGTHS, travel
+    from sixfold.models.paths import COMPARED, LENGTHS, travel
 
     if config.data.vocabulary is None:  # the tables are not counted
         config = config.model_copy(update={"data": config.data.model_copy(update={"vocabulary": 1000})})

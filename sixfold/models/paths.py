@@ -34,6 +34,15 @@ LENGTHS = (8, 16, 32)  # of the texts that are followed
 _WIDTH, _HEADS, _WORDS = 4, 2, 16  # of the small model
 _LENGTH_OF_WORK = 128  # and twice, and four times as much
 
+COMPARED: tuple[tuple[str, list[str], str], ...] = (  # models to compare: name, modifications, kind
+    ("self-attention", [], "encoder_only"),
+    ("word windows", ["word_window"], "encoder_only"),
+    ("convolution", ["conv_s2s"], "encoder_only"),
+    ("dilated convolution", ["bytenet"], "encoder_only"),
+    ("recurrent: rnn", ["rnn"], "decoder_only"),
+    ("recurrent: lstm", ["lstm"], "decoder_only"),
+)
+
 
 @dataclass(frozen=True)
 class Paths:
@@ -97,10 +106,10 @@ class Travel:
 
     @property
     def reach(self) -> str:
-        reach = growth([paths.reach for paths in self.at])
-        return (
-            "all tokens" if reach == "1 per token" else f"{self.at[-1].reach} tokens" if reach == "constant" else reach
-        )
+        *_, shorter, longest = [paths.reach for paths in self.at]
+        if shorter == longest:
+            return f"{longest} tokens"
+        return "all tokens" if longest == LENGTHS[-1] - 1 else growth([paths.reach for paths in self.at])
 
 
 def travel(sizes: Sizes, modifications: Sequence[Any], kind: str) -> dict[str, Travel]:
