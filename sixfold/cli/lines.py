@@ -18,6 +18,7 @@ import typer
 
 from sixfold.cli.streams import OUTPUT, abandon_output
 from sixfold.disk.atomic import path_in_errors
+from sixfold.runs.run import is_part_of_run
 from sixfold.terminal import printable, shown
 from sixfold.text import lines
 from sixfold.text.file_kinds import refuse_bytes, refuse_records, warnings_of
@@ -198,7 +199,12 @@ def ending_well() -> Iterator[None]:
 
 
 def check_files(out: Path | None, *texts: Path | None, terms: Path | None = None) -> None:
-    """Raise a ValueError if a file of texts is missing, is a directory, has columns, or is also the output."""
+    """Raise a ValueError if a file of texts is missing, is a directory, has columns, or is also the output.
+
+    The output must not replace a part of a run either.
+    """
+    if out is not None and is_part_of_run(out):
+        raise ValueError(f"--out {out} would replace a part of the run {out.parent}; give another file")
     for path in (*texts, terms):
         if path is None or str(path) == "-":
             continue

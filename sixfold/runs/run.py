@@ -43,6 +43,11 @@ _LONGEST_RECORD = 1 << 20  # bytes of a line of the log
 _LAST_STEP = 1 << 62
 
 
+def is_part_of_run(path: Path) -> bool:
+    """Whether this is one of the files that make up a run."""
+    return path.name in _OWN and Run(path.parent).exists()
+
+
 class Run:
     """The paths of a run and the content of its small files."""
 

@@ -252,6 +252,15 @@ def test_a_mistake_gets_one_sentence(sixfold, run, lm, arguments, words):
     assert Path("here.txt").read_text() == "a\n"
 
 
+def test_an_output_does_not_replace_a_part_of_a_run(sixfold, run):
+    Path("here.txt").write_text("a\n")
+    before = (run / "model.json").read_bytes()
+    code, _, err = sixfold("translate", run, "here.txt", "--out", run / "model.json")
+    assert code == 2
+    assert "model.json would replace a part of the run" in err
+    assert (run / "model.json").read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
