@@ -107,7 +107,7 @@ def _states_in_a_batch(subject: VerifiedRun, model: Model) -> Measured:
 def attention(subject: VerifiedRun) -> Measured:
     """Compare the log-probabilities of all words after each token; with a tap, attention is computed explicitly."""
     if not any(_can_be_fused(part) for part in subject.model.modules()):
-        raise NotApplicable("no part of this model uses the fused kernel")
+        raise NotApplicable("no part of this model is the plain Transformer's attention with a fused form")
     tap = Tap()
     explicit = outputs_of(subject.model, subject.samples, tap)
     if not len(tap):
