@@ -16,7 +16,7 @@ from sixfold.baselines._shared.cells import LSTMCell
 from sixfold.baselines._shared.global_attention import NormalisedAttention
 from sixfold.baselines._shared.plain_parameters import plain_stacks
 from sixfold.baselines._shared.recurrence import NOT_EXPORTED, unless_padding
-from sixfold.baselines._shared.recurrent_stacks import RecurrentEncoderLayer, RecurrentLayer, need_encoder
+from sixfold.baselines._shared.recurrent_stacks import RecurrentEncoderLayer, RecurrentLayer, ZeroState, need_encoder
 from sixfold.core.call import Call
 from sixfold.core.dropout import Dropout
 from sixfold.core.memory import Memory
@@ -65,17 +65,6 @@ class EncoderTop(LastState):
     def __init__(self, spec: Spec, place: Place):
         super().__init__(spec, place)
         self.memory_width = memory_width(spec.sizes)
-
-
-class ZeroState(nn.Module):
-    """h_0 = c_0 = 0."""
-
-    def __init__(self, width: int):
-        super().__init__()
-        self.width = width
-
-    def forward(self, memory: Memory, x: Tensor) -> States:
-        return (x.new_zeros(1, self.width),) * len(LSTMCell.state)
 
 
 class BottomLayer(ModelPart):

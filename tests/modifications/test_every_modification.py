@@ -155,6 +155,7 @@ def test_exported_it_computes_the_same_at_other_sizes(modifications):
         (("luong", "cross_heads"), ("luong", "cross_heads", "decoder_stack")),
         (("gnmt", "rezero"), ("gnmt", "rezero", "final")),
         (("gnmt", "transparent_attention"), ("gnmt", "transparent_attention", "bridge")),
+        (("deep_att", "cross_heads"), ("deep_att", "cross_heads", "decoder_stack")),
         (("rms_norm", "rezero"), ("rms_norm", "rezero", "norm")),
         (("gelu", "swiglu"), ("gelu", "activation", "swiglu")),
         (("switch", "geglu"), ("switch", "geglu", "feed_forward")),
