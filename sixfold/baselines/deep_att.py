@@ -92,7 +92,7 @@ class ColumnEncoder(ModelPart):
         return [*states[:-1], self.project(states[-1])], call
 
     def units(self) -> list[nn.Module]:
-        return [layer for column in self.columns for layer in column]
+        return [part for part in self.columns.modules() if isinstance(part, ColumnLayer)]
 
 
 class BothColumns(LastState):
