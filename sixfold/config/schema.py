@@ -289,9 +289,7 @@ class Decoding(Section):
     replace_unknown: bool = Field(
         False, description="replace an unknown word by the source word aligned with it (for data.tokenizer words)"
     )
-    dictionary: str | None = Field(
-        None, description="with replace_unknown: a file that translates unknown words, with a tab between both words"
-    )
+    dictionary: str | None = Field(None, description="with replace_unknown: a file of lines WORD, tab, TRANSLATION")
 
     @model_validator(mode="after")
     def _consistent(self) -> Decoding:
