@@ -38,7 +38,7 @@ class MixtureOfExperts(ModelPart):
 
     def __init__(self, spec: Spec, place: Place, plan: Plan, second_threshold: float):
         super().__init__()
-        self.router, self.experts = Router(spec.sizes.d_model, plan.experts), Experts(spec, plan)
+        self.router, self.experts = Router(spec.sizes.d_model, plan.experts), Experts(spec, plan.experts, plan.d_expert)
         self.plan, self.second_threshold = plan.at(place), second_threshold
 
     def forward(self, x: Tensor, call: Call) -> Tensor:

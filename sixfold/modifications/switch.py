@@ -38,7 +38,7 @@ class Switch(ModelPart):
 
     def __init__(self, spec: Spec, place: Place, plan: Plan, jitter: float):
         super().__init__()
-        self.router, self.experts = Router(spec.sizes.d_model, plan.experts), Experts(spec, plan)
+        self.router, self.experts = Router(spec.sizes.d_model, plan.experts), Experts(spec, plan.experts, plan.d_expert)
         self.plan, self.jitter = plan.at(place), jitter
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
