@@ -24,7 +24,7 @@ from sixfold.core.call import Call
 from sixfold.core.dropout import Dropout
 from sixfold.core.parts import ModelPart
 from sixfold.core.place import Place, Sizes
-from sixfold.modifications._shared.experts import Experts, tokens_of
+from sixfold.modifications._shared.experts import Experts, load, tokens_of
 from sixfold.spec.registry import modification
 from sixfold.spec.spec import Spec
 from sixfold.transformer import LastState, Position, run
@@ -66,6 +66,7 @@ class ExpertLayer(ModelPart):
     def forward(self, x: Tensor, call: Call) -> Tensor:
         x_ND, real_N = tokens_of(x, call)
         found = self.gate(x_ND, real_N)
+        call.measure(self.place, "load", lambda: load(found.experts, self.mixture.experts))
         if self.training and call.losses is not None:
             uneven = self.mixture.importance * squared_variation(found.importance)
             call.losses.append(uneven + self.mixture.load * squared_variation(found.load))

@@ -22,6 +22,7 @@ class RunState:
     scored: float = 0.0
     padding: list[float] = field(default_factory=list)
     terms: dict[str, list[float]] = field(default_factory=dict)  # for each further term its sum and its count
+    measured: dict[str, list[float]] = field(default_factory=dict)  # for each measure of a part its sums
 
 
 class Reason(NamedTuple):

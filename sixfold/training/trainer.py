@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sixfold.config.schema import Training
@@ -143,7 +143,7 @@ class Trainer:
         A term without its own count, such as an auxiliary loss, is divided by that of the main term.
         """
         training, main = self.training, counts[self.parts.main]
-        shown = dict.fromkeys(counts, 0.0)
+        shown, measured = dict.fromkeys(counts, 0.0), dict[str, Tensor]()
         for number, batch in enumerate(batches, 1):
             with self.processes.gradients(self.parts.callable, last=number == len(batches)):
                 with autocast(self.processes.device, training.precision):
@@ -154,8 +154,18 @@ class Trainer:
                 sum(term.sum * shares[name] for name, term in terms.items()).backward()
             for name in counts:
                 shown[name] += float(terms[name].shown)
+            for name, term in terms.items():
+                if term.shown.dim():
+                    measured[name] = measured.get(name, 0) + term.shown.double()
+        self.add_measures(measured)
         total = self.processes.sum(*shown.values())
         return {name: value / max(counts[name], 1.0) for name, value in zip(shown, total, strict=True)}
+
+    def add_measures(self, measured: Mapping[str, Tensor]) -> None:
+        """Add what parts measured in a step, such as the load of each expert, to the sums for the log."""
+        for name, values in measured.items():
+            total, before = self.processes.sum(*values.tolist()), self.progress.measured.get(name, [0.0] * len(values))
+            self.progress.measured[name] = [a + b for a, b in zip(total, before, strict=True)]
 
     def clip(self) -> float:
         """Clip the gradient's norm to training.clip. → the norm before"""
@@ -242,13 +252,15 @@ class Trainer:
             loss=mean,
             perplexity=perplexity_of(mean),
             **{f"{name}_loss": total / max(number, 1.0) for name, (total, number) in sorted(progress.terms.items())},
+            **{name: shares(sums) for name, sums in sorted(progress.measured.items())},
             learning_rate=self.rate(),
             gradient=self.gradient,
             tokens=progress.tokens,
             padding=sum(progress.padding) / len(progress.padding),
             seconds=self.seconds(),
         )
-        progress.loss, progress.scored, progress.padding, progress.terms = 0.0, 0.0, [], {}
+        progress.loss, progress.scored, progress.padding = 0.0, 0.0, []
+        progress.terms, progress.measured = {}, {}
 
     def seconds(self) -> float:
         """Seconds since this trainer was built."""
@@ -377,3 +389,9 @@ class Trainer:
         checkpoint.load_weights(self.model, saved.tensors("model", weights))
         checkpoint.load_optimizers(self.model, self.parts.optimizers, saved.tensors("optimizer", weights))
         self.store.average.load(saved)
+
+
+def shares(sums: Sequence[float]) -> list[float]:
+    """The share of each in their total."""
+    total = sum(sums)
+    return [each / total if total else 0.0 for each in sums]

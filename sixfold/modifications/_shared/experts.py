@@ -147,6 +147,11 @@ def tokens_of(x: Tensor, call: Call) -> tuple[Tensor, Tensor | None]:
     return x.flatten(0, 1), None if call.real is None else call.real.flatten()
 
 
+def load(expert_NC: Tensor, experts: int) -> Tensor:
+    """The number of visits of each expert, (E,)."""
+    return torch.bincount(expert_NC.flatten(), minlength=experts + 1)[:experts]
+
+
 def keep(expert_NC: Tensor, kept: Tensor | None, experts: int) -> Tensor:
     """The choices that are kept, the others replaced by "no expert"; `kept` is (N, C), or (N,) for all of a token's."""
     if kept is None:
