@@ -52,9 +52,10 @@ class DecoderOnly(Model):
         """
         return self._decode(ids, real, cache=cache, features=features, tap=tap, gates=gates)
 
-    def read(self, batch: Batch, *, recompute: bool = False) -> Reading:
+    def read(self, batch: Batch, *, recompute: bool = False, cache: Cache | None = None) -> Reading:
         sinks = new_sinks()
-        x = self._decode(batch.inputs, None, recompute=recompute, features=batch.features("inputs"), **sinks)
+        how = {"recompute": recompute, "cache": cache, "features": batch.features("inputs")}
+        x = self._decode(batch.inputs, None, **how, **sinks)
         return Reading(x, None, *sinks.values())
 
     def score(self, reading: Reading, batch: Batch, smoothing: float) -> Scored:

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from sixfold.config.schema import Training
 from sixfold.core.batch import Batch, Term
+from sixfold.core.carried_state import CarryingLosses
 from sixfold.core.device import autocast, generators, set_generators
 from sixfold.core.loss import perplexity_of
 from sixfold.core.sharded_tensors import whole
@@ -52,6 +53,7 @@ class Parts:
     callable: nn.Module  # the model wrapped in DDP or FSDP, or itself
     losses: Callable[[Model, Batch], dict[str, Term]]
     main: str  # the term that is reported as the loss
+    carried: CarryingLosses | None = None  # the losses, if they carry a state from step to step
     rewriting: Callable[[tuple[int, ...]], Callable[[Model, Batch], Batch] | None]  # key → the task's `before`
     batches: BatchSource
     optimizers: Sequence[Optimizer]
@@ -157,15 +159,10 @@ class Trainer:
             for name, term in terms.items():
                 if term.shown.dim():
                     measured[name] = measured.get(name, 0) + term.shown.double()
-        self.add_measures(measured)
+        for name, values in measured.items():
+            self.progress.measure(name, self.processes.sum(*values.tolist()))
         total = self.processes.sum(*shown.values())
         return {name: value / max(counts[name], 1.0) for name, value in zip(shown, total, strict=True)}
-
-    def add_measures(self, measured: Mapping[str, Tensor]) -> None:
-        """Add what parts measured in a step, such as the load of each expert, to the sums for the log."""
-        for name, values in measured.items():
-            total, before = self.processes.sum(*values.tolist()), self.progress.measured.get(name, [0.0] * len(values))
-            self.progress.measured[name] = [a + b for a, b in zip(total, before, strict=True)]
 
     def clip(self) -> float:
         """Clip the gradient's norm to training.clip. → the norm before"""
@@ -183,6 +180,8 @@ class Trainer:
             self.store.average.update(self.model)
         else:
             self.record(verdict.value, reason=self.guard.reason, loss=loss, gradient=norm)
+            if self.parts.carried is not None:
+                self.parts.carried.forget()
         for optimizer in self.parts.optimizers:
             optimizer.zero_grad(set_to_none=True)
         if verdict in (Verdict.ROLL_BACK, Verdict.STOP):  # the last checkpoint should be a good state, too
@@ -252,7 +251,7 @@ class Trainer:
             loss=mean,
             perplexity=perplexity_of(mean),
             **{f"{name}_loss": total / max(number, 1.0) for name, (total, number) in sorted(progress.terms.items())},
-            **{name: shares(sums) for name, sums in sorted(progress.measured.items())},
+            **progress.shares(),
             learning_rate=self.rate(),
             gradient=self.gradient,
             tokens=progress.tokens,
@@ -334,6 +333,7 @@ class Trainer:
             "model": self.model.state_dict(),
             "optimizer": checkpoint.optimizer_tensors(self.model, self.parts.optimizers),
             "random": {str(rank): state for rank, state in enumerate(random)},
+            **({"carried": self.parts.carried.tensors()} if self.parts.carried is not None else {}),
         }
         grid = self.pace.crosses(step, self.training.checkpoint_every)
         self.store.write(self.state(), tensors, self.best_step(), grid)
@@ -367,6 +367,8 @@ class Trainer:
         position, same = state["batches"], data["hashes"] == mine["hashes"]
         self.batches.load_state(position if same else {**position, "epoch": position["epoch"] + 1, "index": 0})
         self.guard.load_state(state["guard"])
+        if self.parts.carried is not None:
+            self.parts.carried.load(saved.tensors("carried"), self.processes.device)
         self.pace.load_state(state)
         if self.parts.log is not None and (lost := self.parts.log.cut(state["log"])):
             self.parts.say(lost)
@@ -389,9 +391,3 @@ class Trainer:
         checkpoint.load_weights(self.model, saved.tensors("model", weights))
         checkpoint.load_optimizers(self.model, self.parts.optimizers, saved.tensors("optimizer", weights))
         self.store.average.load(saved)
-
-
-def shares(sums: Sequence[float]) -> list[float]:
-    """The share of each in their total."""
-    total = sum(sums)
-    return [each / total if total else 0.0 for each in sums]

@@ -8,8 +8,8 @@ from sixfold import Batch
 from sixfold.modifications._shared.experts import Experts
 from sixfold.runs.run import Run
 from sixfold.training.observers.display import Quiet
+from sixfold.training.run_state import RunState
 from sixfold.training.runner import train
-from sixfold.training.trainer import shares
 from tests.support import tiny
 from tests.support.small import pad, random_rows, seeded, small_model
 
@@ -34,8 +34,11 @@ def test_the_load_of_an_expert_is_the_number_of_real_tokens_that_choose_it(wish)
 
 
 def test_shares_add_up_to_one():
-    assert shares([1.0, 2.0, 1.0]) == [0.25, 0.5, 0.25]
-    assert shares([0.0, 0.0]) == [0.0, 0.0]
+    state = RunState()
+    state.measure("load", [1.0, 0.0, 1.0])
+    state.measure("load", [0.0, 2.0, 0.0])
+    state.measure("nothing", [0.0, 0.0])
+    assert state.shares() == {"load": [0.25, 0.5, 0.25], "nothing": [0.0, 0.0]}
 
 
 @pytest.mark.parametrize("pieces", [1, 2])
