@@ -289,6 +289,7 @@ class Decoding(Section):
     replace_unknown: bool = Field(
         False, description="replace an unknown word by the source word aligned with it (for data.tokenizer words)"
     )
+    dictionary: str | None = Field(None, description="with replace_unknown: a file of lines WORD, tab, TRANSLATION")
 
     @model_validator(mode="after")
     def _consistent(self) -> Decoding:
@@ -300,6 +301,8 @@ class Decoding(Section):
             raise ValueError(f"n_best {self.n_best} needs a beam_size at least as large, got {self.beam_size}")
         if self.beam_size % self.beam_groups:
             raise ValueError(f"beam_size {self.beam_size} can't be divided into {self.beam_groups} beam_groups")
+        if self.dictionary is not None and not self.replace_unknown:
+            raise ValueError("a dictionary is for unknown words that are replaced: give replace_unknown true, too")
         if self.sample and self.beam_size > 1:
             raise ValueError(f"sampling has no beam: for several outputs give n_best, not beam_size {self.beam_size}")
         return self

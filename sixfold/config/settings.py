@@ -69,6 +69,7 @@ _YIELDING: tuple[
     ("beam_size", "sample", lambda v: v["sample"] and v["beam_size"] > 1),
     ("beam_size", "n_best", lambda v: not v.get("sample") and v["n_best"] > v["beam_size"]),
     ("beam_size", "beam_groups", lambda v: v["beam_size"] % v["beam_groups"] > 0),
+    ("replace_unknown", "dictionary", lambda v: not v["replace_unknown"] and v["dictionary"] is not None),
     ("max_length", "min_length", lambda v: v["min_length"] > v["max_length"]),
 )
 

@@ -37,6 +37,7 @@ class Call:
     tap: Tap | None = None
     gates: Gates | None = None
     losses: list[Tensor] | None = None  # a sink for auxiliary losses; no layer reads it
+    measures: dict[str, Tensor] | None = None  # a sink for sums that parts measure
     recompute: bool = False  # recompute each layer in the backward pass instead of keeping its activations
 
     @property
@@ -126,6 +127,11 @@ class Call:
         return make(*tensors) if self.cache is None else self.cache.keep((self.depth, place.name), tensors, make)
 
     # Looking inside.
+
+    def measure(self, place: Place, what: str, sums: Callable[[], Tensor]) -> None:
+        """Report sums over the batch, such as the tokens of each expert (E,), if they are wanted: as in training."""
+        if self.measures is not None:
+            self.measures[f"{self.name(place)}.{what}"] = sums().detach()
 
     def watched(self, place: Place) -> bool:
         return self.tap is not None and self.tap.wants(self.name(place))

@@ -78,6 +78,11 @@ class Cache:
     def sentences(self) -> int:
         return len(self.lengths) // self.width
 
+    @property
+    def fresh(self) -> Tensor:
+        """(B,): the rows that have read nothing."""
+        return self.lengths == 0
+
     def begin(self, positions: Tensor, real: Tensor | None, count: int) -> None:
         """A pass begins over new tokens at `positions` (B or 1, L). With them, the longest row has `count` tokens."""
         self._pass, self._replacing = NewTokens(positions, real, count), {}
@@ -109,7 +114,7 @@ class Cache:
 
     def carried(self, key: Key, first: Callable[[Memory | None], States]) -> States:
         """The state (B, …) before this pass. Rows that have read nothing start from `first(memory)`, (S or 1, …)."""
-        fresh = self.lengths == 0
+        fresh = self.fresh
         if key in self._carried and not bool(fresh.any()):
             return self._carried[key]
         begun = tuple(self._of_rows(state) for state in first(self.memory))

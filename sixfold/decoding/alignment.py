@@ -111,12 +111,16 @@ def word_numbers(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int | None]:
     return numbers
 
 
+def words_of(tokenizer: Tokenizer, text: str) -> list[str]:
+    """The words of a text, which `word_numbers` counts."""
+    return text.split() if tokenizer.spells else [word for word in text.split(" ") if word]
+
+
 def words_in_place_of_unknown(
     target: Sequence[int], look_Ln: Tensor, source: Sequence[int], text: str, tokenizers: Tokenizers
 ) -> list[str | None]:
     """For each UNK of the output, the source word with the largest weight; None for other tokens."""
-    own = text.split(" ") if not tokenizers.source.spells else text.split()
-    words = [word for word in own if word]
+    words = words_of(tokenizers.source, text)
     numbers = word_numbers(tokenizers.source, source[:-1])
     weights = look_Ln[:, : len(numbers)].clone()
     weights[:, [number is None or number >= len(words) for number in numbers]] = -1

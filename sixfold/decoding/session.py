@@ -24,6 +24,7 @@ from sixfold.config.schema import Decoding
 from sixfold.core.ids import BOS, CONTROLS, MASK, PAD, UNK
 from sixfold.core.parts import declared
 from sixfold.decoding.alignment import watched_layer
+from sixfold.decoding.dictionary import read_dictionary
 from sixfold.decoding.engine import Engine
 from sixfold.decoding.job import Hypothesis, Job, Method
 from sixfold.decoding.looking import NOTHING_SHOWN, Looking
@@ -192,7 +193,7 @@ def check_models(models: Sequence[Model], kind: type[Model], verb: str) -> None:
 def check_demands(
     models: Sequence[Model], tokenizer: Tokenizer, decoding: Decoding, stack: str, terms: Sequence[str] = ()
 ) -> bool:
-    """Raise a ValueError if the rules and the terms that hold for all outputs can't be satisfied.
+    """Raise a ValueError if what is asked of all outputs can't be done: rules, terms, a dictionary.
 
     It is called before the first line is read; otherwise the error would name that line. → whether a rule needs
     attention weights
@@ -204,6 +205,8 @@ def check_demands(
         rule.check(most)
         if rule.needs_attention and not all(map(_attends_to_each_token, models)):
             raise ValueError("coverage_penalty needs cross-attention over each source token, and this model has none")
+    if decoding.dictionary is not None:
+        read_dictionary(decoding.dictionary, tokenizer)
     return any(rule.needs_attention for rule in rules)
 
 

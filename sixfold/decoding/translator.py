@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from sixfold.config.schema import Decoding
 from sixfold.core.ids import BOS, EOS, UNK
 from sixfold.core.tap import Tap
 from sixfold.decoding.alignment import align, looks, words_in_place_of_unknown
+from sixfold.decoding.dictionary import read_dictionary
 from sixfold.decoding.front import Front
 from sixfold.decoding.job import Hypothesis, Job, Ticket
 from sixfold.decoding.looking import Looking
@@ -108,6 +110,12 @@ class Translator(Front[EncoderDecoder, "TranslationSession"]):
 class TranslationSession(DecodingSession):
     """A session of a translator, which adds alignments or attention to its translations on request."""
 
+    @cached_property
+    def dictionary(self) -> dict[str, str]:
+        """Words that are written in place of source words, where those replace unknown words."""
+        path = self.decoding.dictionary
+        return {} if path is None else read_dictionary(path, self.tokenizer)
+
     def encode(self, lines: Sequence[Line]) -> list[list[int]]:
         return encode_lines(self.tokenizers.source, lines)
 
@@ -164,7 +172,8 @@ class TranslationSession(DecodingSession):
         if not self.decoding.replace_unknown or look is None:
             return self.text(tokens)
         words = words_in_place_of_unknown(tokens, look, job.source, job.tag.text, self.tokenizers)
-        return self.text(tokens, self._allowed(tokens, words))
+        translated = [word if word is None else self.dictionary.get(word, word) for word in words]
+        return self.text(tokens, self._allowed(tokens, translated))
 
     def _allowed(self, tokens: Sequence[int], words: Sequence[str | None]) -> Sequence[str | None]:
         """The words in place of UNK. A word that would complete a forbidden word is left out: there <unk> remains."""

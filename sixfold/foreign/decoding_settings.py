@@ -12,7 +12,7 @@ min_p                                         –                               
 repetition_penalty                            its own, on logits                 the program
 coverage_penalty                              its option                         –
 beam_groups, diversity, forbidden_words,
-replace_unknown                               –                                  –
+replace_unknown, dictionary                   –                                  –
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def _in_neither(decoding: Decoding, spells: bool) -> Iterator[str]:
     if decoding.forbidden_words:
         yield f"forbidden_words {', '.join(decoding.forbidden_words)}: outputs may contain them"
     if decoding.replace_unknown and not spells:
-        yield "replace_unknown: unknown words are written as <unk>"
+        dictionary = "" if decoding.dictionary is None else f", dictionary {decoding.dictionary}"
+        yield f"replace_unknown{dictionary}: unknown words are written as <unk>"
 
 
 def _not_in_ctranslate2(decoding: Decoding) -> Iterator[str]:

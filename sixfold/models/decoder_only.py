@@ -15,7 +15,7 @@ from sixfold.core.loss import Scored
 from sixfold.core.place import Place
 from sixfold.core.state import Cache
 from sixfold.core.tap import Tap
-from sixfold.models.model import Features, Gates, Model, Reading, one_vocabulary
+from sixfold.models.model import Features, Gates, Model, Reading, new_sinks, one_vocabulary
 from sixfold.spec.spec import Spec
 
 
@@ -52,12 +52,11 @@ class DecoderOnly(Model):
         """
         return self._decode(ids, real, cache=cache, features=features, tap=tap, gates=gates)
 
-    def read(self, batch: Batch, *, recompute: bool = False) -> Reading:
-        auxiliary: list[Tensor] = []
-        features = batch.features("inputs")
-        return Reading(
-            self._decode(batch.inputs, None, losses=auxiliary, recompute=recompute, features=features), None, auxiliary
-        )
+    def read(self, batch: Batch, *, recompute: bool = False, cache: Cache | None = None) -> Reading:
+        sinks = new_sinks()
+        how = {"recompute": recompute, "cache": cache, "features": batch.features("inputs")}
+        x = self._decode(batch.inputs, None, **how, **sinks)
+        return Reading(x, None, *sinks.values())
 
     def score(self, reading: Reading, batch: Batch, smoothing: float) -> Scored:
         return self.score_words(reading.x, batch, smoothing)

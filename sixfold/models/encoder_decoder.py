@@ -16,7 +16,7 @@ from sixfold.core.memory import Memory
 from sixfold.core.parts import declared
 from sixfold.core.state import Cache
 from sixfold.core.tap import Tap
-from sixfold.models.model import Features, Gates, Model, Reading
+from sixfold.models.model import Features, Gates, Model, Reading, new_sinks
 from sixfold.spec.spec import Spec
 
 
@@ -72,11 +72,11 @@ class EncoderDecoder(Model):
         return self._decode(ids, memory, real, cache, features=features, tap=tap, gates=gates)
 
     def read(self, batch: Batch, *, recompute: bool = False) -> Reading:
-        auxiliary: list[Tensor] = []
-        how: dict[str, Any] = {"losses": auxiliary, "recompute": recompute}
+        sinks = new_sinks()
+        how = {**sinks, "recompute": recompute}
         memory = self._encode(batch.source, None, features=batch.features("source"), **how)
         x = self._decode(batch.inputs, memory, None, None, features=batch.features("inputs"), **how)
-        return Reading(x, None, auxiliary)
+        return Reading(x, None, *sinks.values())
 
     def score(self, reading: Reading, batch: Batch, smoothing: float) -> Scored:
         return self.score_words(reading.x, batch, smoothing)

@@ -16,7 +16,7 @@ from sixfold.core.inputs import check_classes, check_smoothing, finish
 from sixfold.core.loss import Scored, smoothed_loss
 from sixfold.core.place import Place
 from sixfold.core.tap import Tap
-from sixfold.models.model import Features, Gates, Model, Reading, one_vocabulary
+from sixfold.models.model import Features, Gates, Model, Reading, new_sinks, one_vocabulary
 from sixfold.spec.spec import Spec
 
 
@@ -58,10 +58,9 @@ class EncoderOnly(Model):
         return self._logits(*self._encode(ids, real, features=features)).log_softmax(-1)
 
     def read(self, batch: Batch, *, recompute: bool = False) -> Reading:
-        auxiliary: list[Tensor] = []
-        features = batch.features("source")
-        x, real = self._encode(batch.source, None, losses=auxiliary, recompute=recompute, features=features)
-        return Reading(x, real, auxiliary)
+        sinks = new_sinks()
+        x, real = self._encode(batch.source, None, recompute=recompute, features=batch.features("source"), **sinks)
+        return Reading(x, real, *sinks.values())
 
     def score(self, reading: Reading, batch: Batch, smoothing: float) -> Scored:
         if not self.sizes.classes:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -39,23 +40,28 @@ Features = Mapping[str, Tensor]  # attributes of tokens besides their ids, (B, L
 Gates = Mapping[str, Tensor]  # "decoder.3.cross" → (B or 1, H), a factor for each head
 
 
+_NOTHING: Mapping[str, Tensor] = MappingProxyType({})
+
+
 class Reading(NamedTuple):
     """The result of a pass over a batch, from which losses are computed."""
 
     x: Tensor  # (B, L, D): the states that predict
     real: Tensor | None  # (B, L): which of them are not padding; None if all are
     auxiliary: list[Tensor]  # auxiliary losses of parts, such as the balance of experts
+    measures: Mapping[str, Tensor] = _NOTHING  # name → sums that parts measured, such as the load of each expert
 
     def auxiliary_terms(self, count: Tensor) -> dict[str, Term]:
         """The auxiliary losses as a term of a task: `{"words": …, **reading.auxiliary_terms(words.tokens)}`.
 
         They are means. Times `count`, the number of scored targets of the main term, they become a sum. Without
-        auxiliary losses there is no term.
+        auxiliary losses there is no term. What parts measured are terms with nothing to minimise.
         """
+        measured = {name: Term(values.new_zeros(()), values) for name, values in self.measures.items()}
         if not self.auxiliary:
-            return {}
+            return measured
         total = torch.stack(self.auxiliary).sum() * count
-        return {"auxiliary": Term(total, total.detach())}
+        return {"auxiliary": Term(total, total.detach()), **measured}
 
 
 class Model(nn.Module):
@@ -160,6 +166,11 @@ class Model(nn.Module):
         check_tap(rest.get("tap"))
         call = begin(ids, real, causal=place.causal, limit=self.limits.get(place.stack), **rest)
         return entrance(ids, self._table[role], call)
+
+
+def new_sinks() -> dict[str, Any]:
+    """The fields of a `Call` in which the parts of one pass leave losses and measures, in the order of a `Reading`."""
+    return {"losses": list[Tensor](), "measures": dict[str, Tensor]()}
 
 
 def usual_losses(model: Model, batch: Batch, smoothing: float = 0.0, recompute: bool = False) -> Losses:

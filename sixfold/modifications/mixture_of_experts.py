@@ -23,6 +23,7 @@ from sixfold.modifications._shared.experts import (
     balance_loss,
     in_every,
     keep,
+    load,
     tokens_of,
     within_capacity,
 )
@@ -38,7 +39,8 @@ class MixtureOfExperts(ModelPart):
 
     def __init__(self, spec: Spec, place: Place, plan: Plan, second_threshold: float):
         super().__init__()
-        self.router, self.experts = Router(spec.sizes.d_model, plan.experts), Experts(spec, plan)
+        self.place = place
+        self.router, self.experts = Router(spec.sizes.d_model, plan.experts), Experts(spec, plan.experts, plan.d_expert)
         self.plan, self.second_threshold = plan.at(place), second_threshold
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
@@ -48,7 +50,8 @@ class MixtureOfExperts(ModelPart):
         gates_NC = gates_NC / gates_NC.sum(-1, keepdim=True)
         if self.training and call.losses is not None:
             call.losses.append(self.plan.balance * balance_loss(probs_NE, expert_NC[:, 0], real_N))
-        expert_NC = keep(expert_NC, real_N, self.plan.experts)
+        expert_NC = chosen_NC = keep(expert_NC, real_N, self.plan.experts)
+        call.measure(self.place, "load", lambda: load(chosen_NC, self.plan.experts))
         if self.training:
             expert_NC = keep(expert_NC, self.drawn(gates_NC), self.plan.experts)
             expert_NC = within_capacity(expert_NC, self.plan)

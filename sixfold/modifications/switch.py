@@ -23,6 +23,7 @@ from sixfold.modifications._shared.experts import (
     balance_loss,
     in_every,
     keep,
+    load,
     tokens_of,
     within_capacity,
 )
@@ -38,7 +39,8 @@ class Switch(ModelPart):
 
     def __init__(self, spec: Spec, place: Place, plan: Plan, jitter: float):
         super().__init__()
-        self.router, self.experts = Router(spec.sizes.d_model, plan.experts), Experts(spec, plan)
+        self.place = place
+        self.router, self.experts = Router(spec.sizes.d_model, plan.experts), Experts(spec, plan.experts, plan.d_expert)
         self.plan, self.jitter = plan.at(place), jitter
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
@@ -47,7 +49,8 @@ class Switch(ModelPart):
         gate_N1, expert_N1 = probs_NE.max(-1, keepdim=True)
         if self.training and call.losses is not None:
             call.losses.append(self.plan.balance * balance_loss(probs_NE, expert_N1[:, 0], real_N))
-        expert_N1 = keep(expert_N1, real_N, self.plan.experts)
+        expert_N1 = chosen_N1 = keep(expert_N1, real_N, self.plan.experts)
+        call.measure(self.place, "load", lambda: load(chosen_N1, self.plan.experts))
         if self.training:
             expert_N1 = within_capacity(expert_N1, self.plan)
         y_ND = self.experts(x_ND, expert_N1)[:, 0]

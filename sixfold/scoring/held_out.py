@@ -16,7 +16,6 @@ from sixfold.core.loss import perplexity_of
 from sixfold.models.model import Model, evaluating
 from sixfold.runs.run import Run
 from sixfold.text.arrays import Examples, open_examples
-from sixfold.text.batches import in_order
 from sixfold.text.corpus import open_prepared
 from sixfold.text.labels import read_labels
 from sixfold.text.preparation import Reference
@@ -74,9 +73,9 @@ def own_loss(run: Run, config: Config, task: Task, tokenizers: Tokenizers, model
         else:
             examples, size = _tokenised(run, config, task, tokenizers, split, Path(folder))
         vocabulary = len(tokenizers.target)
-        batches = in_order(examples, task.lengths(examples), task.batch, config.training.batch_tokens, vocabulary)
-        for number, batch in enumerate(batches):
-            terms, counts = task.score_batch(model, batch.to(device), number)
+        score = task.scoring()
+        for number, batch in enumerate(task.in_order(examples, config.training.batch_tokens, vocabulary)):
+            terms, counts = score(model, batch.to(device), number)
             total, tokens = total + float(terms[task.main].shown), tokens + counts[task.main]
     return Loss(-total, int(tokens), size if model.writes_text else 0)
 

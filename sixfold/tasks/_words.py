@@ -38,12 +38,15 @@ class RDropOptions:
 
 
 def word_losses(
-    model: Model, batch: Batch, smoothing: float = 0.0, recompute: bool = False, options: Any = None
+    model: Model, batch: Batch, smoothing: float = 0.0, recompute: bool = False, options: Any = None, **how: Any
 ) -> dict[str, Term]:
-    """−log p of the scored words, and the auxiliary losses of parts, times the number of these words."""
+    """−log p of the scored words, and the auxiliary losses of parts, times the number of these words.
+
+    `how` is for `model.read`.
+    """
     if isinstance(options, RDropOptions) and options.r_drop and model.training:
         return _agreeing(model, batch, smoothing, recompute, options.r_drop)
-    reading = model.read(batch, recompute=recompute)
+    reading = model.read(batch, recompute=recompute, **how)
     scored = model.score_words(reading.x, batch, smoothing)
     return {"words": Term(scored.sum, scored.plain), **reading.auxiliary_terms(scored.tokens)}
 

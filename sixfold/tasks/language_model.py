@@ -6,6 +6,7 @@ inputs = BOS ids[:-1]    targets = ids        of a window of data.context tokens
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,24 @@ if TYPE_CHECKING:
     from sixfold.config.schema import Data
     from sixfold.decoding.generator import Generator
     from sixfold.text.preparation import Reference
+
+
+@dataclass(frozen=True)
+class LanguageModelOptions(RDropOptions):
+    """How a text is read."""
+
+    carry_state: bool = False  # windows in the order of the text, each from the state after the one before it
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.carry_state and self.r_drop:
+            raise ValueError("r_drop passes over each window twice, but carry_state carries one state; choose one")
+
+
+def streams(options: Any) -> bool:
+    return (
+        isinstance(options, LanguageModelOptions) and options.carry_state
+    )  # a user's task may have options of its own
 
 
 def lengths(examples: Examples) -> Lengths:
@@ -61,6 +80,7 @@ task = register(
         metrics=(),
         user=generator,
         rehearse=rehearse,
-        options=RDropOptions(),
+        options=LanguageModelOptions(),
+        streams=streams,
     )
 )

@@ -14,7 +14,7 @@ import inspect
 import pkgutil
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -63,6 +63,8 @@ class Task:
     before: Callable[..., Batch] | None = None  # (model, batch, key=[, options=]) → a batch, before the forward
     options: Any = NoOptions()  # a frozen dataclass of the options that only this task has, with defaults
     main: str = "words"  # the term that is reported as the loss, and the name of its count
+    # (options) → whether rows are windows of a text, read in its order, and `losses` takes a cache that is carried on
+    streams: Callable[[Any], bool] = lambda options: False
 
     def batch(self, rows: Rows) -> Batch:
         """`collate` with the task's options."""
@@ -80,13 +82,39 @@ class Task:
         before = partial(self._with_own_options(self.before), key=key)
         return lambda model, batch: self._counted(before(model, batch), "before")
 
-    def score_batch(self, model: Model, batch: Batch, number: int) -> tuple[dict[str, Term], dict[str, int]]:
-        """The terms of a batch in validation, and their counts. The key of `before` is the batch's number alone."""
-        rewrite = self.rewriting((0, 0, 0, number))
-        batch = batch if rewrite is None else rewrite(model, batch)
-        terms = model(batch, self.terms)
-        batch.need_terms(terms)
-        return terms, batch.counts
+    @property
+    def reads_streams(self) -> bool:
+        return self.streams(self.options)
+
+    def carrying(self, losses: Callable[..., Any]) -> Callable[..., Any]:
+        """The same losses; if the task reads streams, an object that carries the state from batch to batch."""
+        if not self.reads_streams:
+            return losses
+        from sixfold.core.carried_state import CarryingLosses
+
+        return CarryingLosses(losses)
+
+    def in_order(self, examples: Examples, batch_tokens: int, words: int) -> Iterator[Batch]:
+        """Every row once, in batches that are always the same, for `scoring`."""
+        from sixfold.text.batches import in_order
+        from sixfold.text.streams import in_one_stream
+
+        if self.reads_streams:
+            return in_one_stream(examples, self.batch, words)
+        return in_order(examples, self.lengths(examples), self.batch, batch_tokens, words)
+
+    def scoring(self) -> Callable[[Model, Batch, int], tuple[dict[str, Term], dict[str, int]]]:
+        """A function for batches in validation, which gives their terms and counts; it is used for one text."""
+        losses = self.carrying(self.terms)
+
+        def score(model: Model, batch: Batch, number: int) -> tuple[dict[str, Term], dict[str, int]]:
+            rewrite = self.rewriting((0, 0, 0, number))  # the key is the batch's number alone
+            batch = batch if rewrite is None else rewrite(model, batch)
+            terms = model(batch, losses)
+            batch.need_terms(terms)
+            return terms, batch.counts
+
+        return score
 
     def _counted(self, batch: Any, function: str) -> Batch:
         """The batch that a function of the task returned; ValueError if it is not a Batch, or lacks a count."""

@@ -135,6 +135,10 @@ class ParallelText:
             held_out = HeldOutRows[Pair](chosen, lambda pair: self._key(pair[0]))
             self.sources = {**self.sources, **held_out.sources(self.sources["train"])}
 
+    def training_pairs(self) -> Iterator[list[Pair]]:
+        """After `check`: the pairs that are trained on, several at a time; none with an empty side."""
+        return map(without_empty_sides, self._chunks(self.sources["train"]))
+
     def _chunks(self, sources: Iterable[Source[Pair]]) -> Iterator[list[Pair]]:
         pairs = chain.from_iterable(source.read(self.files.open) for source in sources)
         return in_chunks(pairs, lambda pair: len(pair[0]) + len(pair[1]))

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from sixfold.config.schema import Config, Training
+from sixfold.core.carried_state import CarryingLosses
 from sixfold.core.place import Sizes
 from sixfold.models.build import build
 from sixfold.models.model import Model
@@ -22,12 +23,14 @@ from sixfold.text.batches import Batches, OfEpoch
 from sixfold.text.bpe_dropout import BpeDropout
 from sixfold.text.bucketing import Lengths
 from sixfold.text.corpus import Prepared
+from sixfold.text.streams import Streams
 from sixfold.training.average import make_average
 from sixfold.training.observers.display import Display
 from sixfold.training.observers.log import Log
 from sixfold.training.observers.observer import Observer
 from sixfold.training.optimizer import make_optimizers
 from sixfold.training.pace import ByMinutes, Pace, Replayed, UntilPatience
+from sixfold.training.preflight import check_streams
 from sixfold.training.processes import Processes
 from sixfold.training.store import Store
 from sixfold.training.trainer import BatchSource, Parts, Trainer
@@ -54,17 +57,17 @@ def _is_like(model: Model, config: Config, sizes: Sizes) -> bool:
     return same_parts and all(getattr(sizes, name) == getattr(model.sizes, name) for name in _PLANNED_SIZES)
 
 
-def make_batches(task: Task, prepared: Prepared, config: Config, pieces: int) -> Batches:
-    return Batches(
-        prepared.train,
-        task.lengths(prepared.train),
-        task.batch,
-        batch_tokens=config.training.batch_tokens,
-        seed=config.training.seed,
-        pieces=pieces,
-        words=len(prepared.tokenizers.target),
-        of_epoch=_text_of_epochs(task, prepared, config),
-    )
+def make_batches(task: Task, prepared: Prepared, config: Config, pieces: int) -> BatchSource:
+    how: dict[str, Any] = {
+        "batch_tokens": config.training.batch_tokens,
+        "seed": config.training.seed,
+        "words": len(prepared.tokenizers.target),
+    }
+    if task.reads_streams:
+        check_streams(config.training, pieces)
+        return Streams(prepared.train, task.batch, **how)
+    of_epoch = _text_of_epochs(task, prepared, config)
+    return Batches(prepared.train, task.lengths(prepared.train), task.batch, pieces=pieces, of_epoch=of_epoch, **how)
 
 
 def _text_of_epochs(task: Task, prepared: Prepared, config: Config) -> OfEpoch | None:
@@ -129,12 +132,14 @@ def make_trainer(
     say: Any = display.say if display is not None else lambda text: None
     average = make_average(training, run, processes)
     fingerprints = [tokenizer.fingerprint for tokenizer in prepared.tokenizers]
+    losses = task.carrying(partial(task.terms, smoothing=training.label_smoothing, recompute=training.recompute))
     all_observers = (*([] if display is None else [display]), *observers)
     parts = Parts(
         training=training,
         model=model,
         callable=wrapped,
-        losses=partial(task.terms, smoothing=training.label_smoothing, recompute=training.recompute),
+        losses=losses,
+        carried=losses if isinstance(losses, CarryingLosses) else None,
         main=task.main,
         rewriting=task.rewriting,
         batches=batches or make_batches(task, prepared, config, processes.size * training.accumulate),

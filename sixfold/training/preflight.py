@@ -37,6 +37,8 @@ def check(config: Config, before: Run | None = None) -> tuple[Config, Model]:
     make_optimizers(model, config.training)
     _check_lengths(model, config, task.form)
     _check_bpe_dropout(config, task)
+    if task.reads_streams:
+        check_streams(config.training)
     return config, model
 
 
@@ -57,6 +59,17 @@ def _expected_sizes(config: Config) -> Sizes:
     if isinstance(words, int) and not isinstance(config.data.tokenizer, str):
         words = schema.Vocabularies(source=words, target=words)
     return config.model_copy(update={"data": config.data.model_copy(update={"vocabulary": words})}).sizes()
+
+
+def check_streams(training: schema.Training, pieces: int | None = None) -> None:
+    """Raise a ValueError if steps that carry a state are to be divided, or repeated; `pieces` of all processes."""
+    if training.accumulate > 1:
+        raise ValueError(f"carry_state: a window can't be divided; leave out training.accumulate {training.accumulate}")
+    if pieces is not None and pieces > 1:
+        raise ValueError(f"carry_state: its streams are read by one process, and there are {pieces}")
+    for name in ("recompute", "compile"):
+        if getattr(training, name):
+            raise ValueError(f"carry_state does not go together with training.{name}; leave it out")
 
 
 def _check_lengths(model: Model, config: Config, form: TextForm) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,6 +23,17 @@ class RunState:
     scored: float = 0.0
     padding: list[float] = field(default_factory=list)
     terms: dict[str, list[float]] = field(default_factory=dict)  # for each further term its sum and its count
+    measured: dict[str, list[float]] = field(default_factory=dict)  # for each measure of a part its sums
+
+    def measure(self, name: str, sums: Sequence[float]) -> None:
+        """Add what parts measured in a step, such as the load of each expert."""
+        before = self.measured.get(name, [0.0] * len(sums))
+        self.measured[name] = [a + b for a, b in zip(before, sums, strict=True)]
+
+    def shares(self) -> dict[str, list[float]]:
+        """The share of each sum in the total of its measure."""
+        totals = {name: sum(sums) or 1.0 for name, sums in self.measured.items()}
+        return {name: [each / totals[name] for each in sums] for name, sums in sorted(self.measured.items())}
 
 
 class Reason(NamedTuple):

@@ -9,11 +9,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sixfold.config.schema import Training
 from sixfold.core.batch import Batch, Term
+from sixfold.core.carried_state import CarryingLosses
 from sixfold.core.device import autocast, generators, set_generators
 from sixfold.core.loss import perplexity_of
 from sixfold.core.sharded_tensors import whole
@@ -52,6 +53,7 @@ class Parts:
     callable: nn.Module  # the model wrapped in DDP or FSDP, or itself
     losses: Callable[[Model, Batch], dict[str, Term]]
     main: str  # the term that is reported as the loss
+    carried: CarryingLosses | None = None  # the losses, if they carry a state from step to step
     rewriting: Callable[[tuple[int, ...]], Callable[[Model, Batch], Batch] | None]  # key → the task's `before`
     batches: BatchSource
     optimizers: Sequence[Optimizer]
@@ -143,7 +145,7 @@ class Trainer:
         A term without its own count, such as an auxiliary loss, is divided by that of the main term.
         """
         training, main = self.training, counts[self.parts.main]
-        shown = dict.fromkeys(counts, 0.0)
+        shown, measured = dict.fromkeys(counts, 0.0), dict[str, Tensor]()
         for number, batch in enumerate(batches, 1):
             with self.processes.gradients(self.parts.callable, last=number == len(batches)):
                 with autocast(self.processes.device, training.precision):
@@ -154,6 +156,11 @@ class Trainer:
                 sum(term.sum * shares[name] for name, term in terms.items()).backward()
             for name in counts:
                 shown[name] += float(terms[name].shown)
+            for name, term in terms.items():
+                if term.shown.dim():
+                    measured[name] = measured.get(name, 0) + term.shown.double()
+        for name, values in measured.items():
+            self.progress.measure(name, self.processes.sum(*values.tolist()))
         total = self.processes.sum(*shown.values())
         return {name: value / max(counts[name], 1.0) for name, value in zip(shown, total, strict=True)}
 
@@ -173,6 +180,8 @@ class Trainer:
             self.store.average.update(self.model)
         else:
             self.record(verdict.value, reason=self.guard.reason, loss=loss, gradient=norm)
+            if self.parts.carried is not None:
+                self.parts.carried.forget()
         for optimizer in self.parts.optimizers:
             optimizer.zero_grad(set_to_none=True)
         if verdict in (Verdict.ROLL_BACK, Verdict.STOP):  # the last checkpoint should be a good state, too
@@ -242,13 +251,15 @@ class Trainer:
             loss=mean,
             perplexity=perplexity_of(mean),
             **{f"{name}_loss": total / max(number, 1.0) for name, (total, number) in sorted(progress.terms.items())},
+            **progress.shares(),
             learning_rate=self.rate(),
             gradient=self.gradient,
             tokens=progress.tokens,
             padding=sum(progress.padding) / len(progress.padding),
             seconds=self.seconds(),
         )
-        progress.loss, progress.scored, progress.padding, progress.terms = 0.0, 0.0, [], {}
+        progress.loss, progress.scored, progress.padding = 0.0, 0.0, []
+        progress.terms, progress.measured = {}, {}
 
     def seconds(self) -> float:
         """Seconds since this trainer was built."""
@@ -322,6 +333,7 @@ class Trainer:
             "model": self.model.state_dict(),
             "optimizer": checkpoint.optimizer_tensors(self.model, self.parts.optimizers),
             "random": {str(rank): state for rank, state in enumerate(random)},
+            **({"carried": self.parts.carried.tensors()} if self.parts.carried is not None else {}),
         }
         grid = self.pace.crosses(step, self.training.checkpoint_every)
         self.store.write(self.state(), tensors, self.best_step(), grid)
@@ -355,6 +367,8 @@ class Trainer:
         position, same = state["batches"], data["hashes"] == mine["hashes"]
         self.batches.load_state(position if same else {**position, "epoch": position["epoch"] + 1, "index": 0})
         self.guard.load_state(state["guard"])
+        if self.parts.carried is not None:
+            self.parts.carried.load(saved.tensors("carried"), self.processes.device)
         self.pace.load_state(state)
         if self.parts.log is not None and (lost := self.parts.log.cut(state["log"])):
             self.parts.say(lost)

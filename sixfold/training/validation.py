@@ -15,7 +15,6 @@ from sixfold.models.model import Model
 from sixfold.scoring.metrics import METRICS
 from sixfold.scoring.outputs import output_statistics
 from sixfold.tasks.task import Task
-from sixfold.text.batches import in_order
 from sixfold.text.corpus import Prepared
 from sixfold.training.processes import Processes, share
 from sixfold.training.signals import Signals
@@ -119,13 +118,8 @@ class Validation:
         """For each term its sum and its count, over this process's share."""
         valid, task = self.prepared.valid, self.task
         assert valid is not None
-        batches = in_order(
-            valid,
-            task.lengths(valid),
-            task.batch,
-            self.config.training.batch_tokens,
-            words=len(self.prepared.tokenizers.target),
-        )
+        score, words = task.scoring(), len(self.prepared.tokenizers.target)
+        batches = task.in_order(valid, self.config.training.batch_tokens, words)
         found: dict[str, tuple[float, float]] = {}
         for number, batch in enumerate(batches):
             if signals.asked:
@@ -133,7 +127,7 @@ class Validation:
             before = {name: found.get(name, (0.0, 0.0)) for name in batch.counts}
             found = {**before, **found}
             if number % self.processes.size == self.processes.rank:
-                terms, counts = task.score_batch(model, batch.to(self.processes.device), number)
+                terms, counts = score(model, batch.to(self.processes.device), number)
                 for name, (total, scored) in before.items():
                     found[name] = total + float(terms[name].shown), scored + counts[name]
         return found

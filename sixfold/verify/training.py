@@ -18,6 +18,7 @@ from torch import Tensor
 from sixfold.config.schema import Config
 from sixfold.core.device import be_deterministic, left_as_it_was
 from sixfold.runs.run import Run
+from sixfold.tasks.task import task_of
 from sixfold.training import checkpoint
 from sixfold.training.make_trainer import make_trainer
 from sixfold.training.observers.log import Log
@@ -41,7 +42,7 @@ _PATIENCE = 300  # seconds for two processes to start and to compute one step
     tolerance=_RELATIVE,
 )
 def micro_batches(subject: VerifiedRun) -> Measured:
-    _need_training_text(subject)
+    _need_divisible_steps(subject)
     one = _of_one_batch(subject)
     many = gradients.gradients(subject.run, _folder(subject, "micro-batches"), pieces=gradients.PIECES)
     return Measured(_relative(one, many), _exception(subject))
@@ -56,7 +57,7 @@ def micro_batches(subject: VerifiedRun) -> Measured:
 )
 def processes(subject: VerifiedRun) -> Measured:
     """Two processes on this machine, which communicate over the loopback interface only."""
-    _need_training_text(subject)
+    _need_divisible_steps(subject)
     one, folder = _of_one_batch(subject), _folder(subject, "processes")
     _run_two(subject, folder)
     two = safetensors.torch.load_file(folder / gradients.FOUND)
@@ -95,6 +96,13 @@ def resume(subject: VerifiedRun) -> Measured:
 def _need_training_text(subject: VerifiedRun) -> None:
     """Raise NotApplicable if the training text is missing."""
     _ = subject.prepared
+
+
+def _need_divisible_steps(subject: VerifiedRun) -> None:
+    """Raise NotApplicable if a step is one batch always, or the training text is missing."""
+    if task_of(subject.config).reads_streams:
+        raise NotApplicable("the state is carried from step to step, which one process computes as one batch")
+    _need_training_text(subject)
 
 
 def _of_one_batch(subject: VerifiedRun) -> dict[str, Tensor]:

@@ -11,7 +11,13 @@ from tests.support.translators import assert_same, small_translator
 
 NAME, BETA, ALPHA = "decoder.0.cross", 20.0, 0.2
 LINES = ["a b c d e f g h", "b", "c c a e d a"]
-attentive = pytest.mark.parametrize("wish", ["bahdanau", "luong", "luong:input_feeding=false", "gnmt", "conv_s2s"])
+attentive = pytest.mark.parametrize(
+    "wish",
+    [
+        *("bahdanau", "luong", "luong:input_feeding=false", "gnmt", "deep_att", "moe_lstm:experts=4,k=2"),
+        "conv_s2s",
+    ],
+)
 
 
 def coverage(translator, line, output):

@@ -30,3 +30,26 @@ def test_a_layer_or_head_that_does_not_exist_is_named(sixfold, run, option, valu
     code, _, err = sixfold("align", str(run), "a b", "--target", "c", option, value)
     assert code != 0
     assert f"there is no {option.removeprefix('--')} 99: the decoder has " in err
+
+
+def test_it_writes_a_dictionary_of_the_training_text_without_what_was_held_out(sixfold, tmp_path, monkeypatch):
+    """Of 40 pairs, each of which occurs twice, 10 are held out: of those there is no word."""
+    words = [f"w{number}" for number in range(20)]
+    (tmp_path / "train.tsv").write_text("".join(f"{word}\tA\n" for word in words) * 2)
+    run = runs.translating(tmp_path / "mine", **{"data.train": str(tmp_path / "train.tsv"), "data.held_out": "10"})
+    code, _, err = sixfold("align", str(run), "--dictionary", str(tmp_path / "words.tsv"))
+    assert (code, err.splitlines()[-1]) == (0, f"15 words are in {tmp_path / 'words.tsv'}")
+    lines = (tmp_path / "words.tsv").read_text().splitlines()
+    assert lines == sorted(f"{word}\tA" for word in words if f"{word}\tA" in lines)
+    options = ("--replace_unknown", "true", "--dictionary", str(tmp_path / "words.tsv"))
+    (tmp_path / "in.txt").write_text("a b\n")
+    assert sixfold("translate", str(run), str(tmp_path / "in.txt"), *options)[0] == 0
+
+
+def test_it_draws_or_writes_and_needs_a_text_to_draw(sixfold, run, tmp_path):
+    code, _, err = sixfold("align", str(run), "a b", "--head", "1", "--dictionary", str(tmp_path / "words.tsv"))
+    assert (code, err) == (2, "sixfold: --head, TEXT can't be given with --dictionary\n")
+    code, _, err = sixfold("align", str(run))
+    assert (code, err) == (2, "sixfold: give the text to translate, or --dictionary FILE\n")
+    code, _, err = sixfold("align", str(run), "--dictionary", str(tmp_path / "words.tsv"))
+    assert (code, err) == (2, f"sixfold: {run} does not say which text it was trained on\n")

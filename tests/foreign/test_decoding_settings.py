@@ -194,6 +194,7 @@ def test_each_setting_is_carried_or_named():
     others = {"beam_size": 1, "batch_tokens": 99, "precision": "auto", "beam_groups": 2, "sample": True, "top_k": 7}
     others |= {"temperature": 0.5, "top_p": 0.9, "min_p": 0.1, "seed": 5, "no_repeat_ngram_size": 2, "min_length": 3}
     others |= {"repetition_penalty": 1.5, "coverage_penalty": 0.2, "forbidden_words": ["a"], "replace_unknown": True}
+    others |= {"dictionary": "words.tsv"}
     assert by_the_program | set(others) == set(Decoding.model_fields)
     text = programs.program("ctranslate2", "encoder_decoder")
     for name in by_the_program - {"max_length", "max_source", "diversity"}:  # those are in `room`; a group's is named
@@ -201,6 +202,7 @@ def test_each_setting_is_carried_or_named():
     drawing = {"temperature", "top_k", "top_p", "min_p", "seed"}
     for name, value in others.items():
         usual = {"sample": True} if name in drawing else {} if name == "sample" else {"beam_size": 4}
+        usual = {"replace_unknown": True} if name == "dictionary" else usual
         before, after = Decoding(**usual), Decoding(**{**usual, name: value})
         carried = [
             (

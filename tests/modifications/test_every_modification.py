@@ -160,6 +160,8 @@ def test_exported_it_computes_the_same_at_other_sizes(modifications):
         (("bytenet", "shaw"), ("bytenet", "shaw", "position")),
         (("bytenet", "rms_norm"), ("bytenet", "rms_norm", "norm")),
         (("word_window", "t5_bias"), ("word_window", "t5_bias", "position")),
+        (("deep_att", "cross_heads"), ("deep_att", "cross_heads", "decoder_stack")),
+        (("moe_lstm:experts=4,k=2", "rms_norm"), ("moe_lstm", "rms_norm", "norm", "stack")),
         (("rms_norm", "rezero"), ("rms_norm", "rezero", "norm")),
         (("gelu", "swiglu"), ("gelu", "activation", "swiglu")),
         (("switch", "geglu"), ("switch", "geglu", "feed_forward")),

@@ -16,7 +16,7 @@ def plan(experts=4, capacity=1.0, group=1024):
 
 
 def test_each_row_is_computed_by_its_own_expert():
-    experts = Experts(Spec(sizes=small_sizes()), plan()).double()
+    experts = Experts(Spec(sizes=small_sizes()), experts=4, d_expert=6).double()
     x = torch.randn(7, 16, dtype=torch.float64, generator=seeded(1))
     chosen = torch.tensor([[3, 1], [0, 3], [4, 4], [1, 0], [3, 4], [3, 0], [1, 3]])  # nobody chose 2; 4 is nowhere
     got = experts(x, chosen)

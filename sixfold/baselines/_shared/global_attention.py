@@ -130,3 +130,19 @@ class NormalisedAttention(GlobalAttention):
     def scores(self, states_SqH: Tensor, keys_SnA: Tensor) -> Tensor:
         hidden = (self.query(states_SqH)[:, :, None] + keys_SnA[:, None]).tanh()
         return hidden @ (self.size * self.score / self.score.norm())
+
+
+class ProductAttention(GlobalAttention):
+    """score(s, h_j) = Σ_d v_d tanh(W s)_d tanh(U h_j)_d, a matrix product. tanh(U h_j) is made once per sentence."""
+
+    def __init__(self, place: Place, state: int, memory: int):
+        super().__init__(place)
+        self.query = linear(state, state, bias=False)  # W
+        self.key = linear(memory, state, bias=False)  # U
+        self.score = parameter((state,), Normal(state**-0.5))  # v
+
+    def keys(self, call: Call) -> Tensor:
+        return call.keep_for_sentences(self.place, lambda states: (self.key(states).tanh(),))[0]
+
+    def scores(self, states_SqH: Tensor, keys_SnA: Tensor) -> Tensor:
+        return (self.score * self.query(states_SqH).tanh()) @ keys_SnA.transpose(1, 2)

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from sixfold.baselines._shared.cells import Cell
+from sixfold.baselines._shared.cells import Cell, LSTMCell
 from sixfold.baselines._shared.plain_parameters import plain_stacks
 from sixfold.baselines._shared.recurrence import Recurrence
 from sixfold.core.call import Call
@@ -83,6 +83,17 @@ class EncoderState(nn.Module):
         if memory is None:
             return (x.new_zeros(1, self.width),) * len(self.names)
         return tuple(memory.sentences[name][:, self.layer] for name in self.names)
+
+
+class ZeroState(nn.Module):
+    """Zeros before the first token: the attention alone connects the decoder with the source."""
+
+    def __init__(self, width: int, cell: type[Cell] = LSTMCell):
+        super().__init__()
+        self.width, self.names = width, cell.state
+
+    def forward(self, memory: Memory | None, x: Tensor) -> States:
+        return (x.new_zeros(1, self.width),) * len(self.names)
 
 
 class RecurrentLayer(ModelPart):

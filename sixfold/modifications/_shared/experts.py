@@ -78,9 +78,9 @@ def added(sizes: Sizes, experts: int, every: int, d_expert: int) -> int:
     return places * (experts * (2 * sizes.d_model * d_expert + sizes.d_model) - plain)
 
 
-def _tenth(shape: tuple[int, ...], fan_in: int) -> nn.Parameter:
-    """Normal with variance 0.1/fan_in, cut at two standard deviations."""
-    return parameter(shape, Truncated((0.1 / fan_in) ** 0.5))
+def _drawn(shape: tuple[int, ...], fan_in: int, variance: float) -> nn.Parameter:
+    """Normal with this variance over fan_in, cut at two standard deviations."""
+    return parameter(shape, Truncated((variance / fan_in) ** 0.5))
 
 
 class Router(nn.Module):
@@ -88,7 +88,7 @@ class Router(nn.Module):
 
     def __init__(self, width: int, experts: int):
         super().__init__()
-        self.weight = _tenth((experts, width), width)  # W_gᵀ
+        self.weight = _drawn((experts, width), width, 0.1)  # W_gᵀ
 
     def forward(self, x_ND: Tensor) -> Tensor:
         exact = torch.promote_types(x_ND.dtype, torch.float32)
@@ -99,11 +99,12 @@ class Router(nn.Module):
 class Experts(nn.Module):
     """F_e(x) = φ(x W₁[e]) W₂[e], without biases."""
 
-    def __init__(self, spec: Spec, plan: Plan):
+    def __init__(self, spec: Spec, experts: int, d_expert: int, variance: float = 0.1):
+        """Weights start with a variance of `variance`/fan_in."""
         super().__init__()
-        experts, width, inner = plan.experts, spec.sizes.d_model, plan.d_expert
-        self.inner = _tenth((experts, width, inner), width)  # W₁ (E, D, F)
-        self.outer = _tenth((experts, inner, width), inner)  # W₂ (E, F, D)
+        width = spec.sizes.d_model
+        self.inner = _drawn((experts, width, d_expert), width, variance)  # W₁ (E, D, F)
+        self.outer = _drawn((experts, d_expert, width), d_expert, variance)  # W₂ (E, F, D)
         self.activation = spec.activation
 
     def forward(self, x_ND: Tensor, expert_NC: Tensor) -> Tensor:
@@ -144,6 +145,11 @@ def balance_loss(probs_NE: Tensor, first_N: Tensor, real_N: Tensor | None) -> Te
 def tokens_of(x: Tensor, call: Call) -> tuple[Tensor, Tensor | None]:
     """All tokens in one row (N, D), and which are not padding (N,); None if all are."""
     return x.flatten(0, 1), None if call.real is None else call.real.flatten()
+
+
+def load(expert_NC: Tensor, experts: int) -> Tensor:
+    """The number of visits of each expert, (E,)."""
+    return torch.bincount(expert_NC.flatten(), minlength=experts + 1)[:experts]
 
 
 def keep(expert_NC: Tensor, kept: Tensor | None, experts: int) -> Tensor:
