@@ -142,7 +142,7 @@ def best_rate(name: str, given: list[str], options: argparse.Namespace) -> float
 def train(given: list[str], minutes: float, out: Path) -> None:
     """`sixfold train` by minutes of computing."""
     command = [sys.executable, str(HERE / "by_cpu_time.py"), "train", *given, "--training.minutes", f"{minutes:g}"]
-    log = out.with_suffix(".out")
+    log = out.with_name(f"{out.name}.out")
     with log.open("w") as file:
         done = subprocess.run([*command, "--out", str(out), "--overwrite"], env=one_thread(), stdout=file, stderr=file)
     if done.returncode:
