@@ -76,7 +76,7 @@ def own_loss(run: Run, config: Config, task: Task, tokenizers: Tokenizers, model
         vocabulary = len(tokenizers.target)
         batches = in_order(examples, task.lengths(examples), task.batch, config.training.batch_tokens, vocabulary)
         for number, batch in enumerate(batches):
-            terms, counts = task.score_batch(model, batch.to(device), number)
+            terms, counts = task.score_batch(model, batch.to(device), number, tokenizers)
             total, tokens = total + float(terms[task.main].shown), tokens + counts[task.main]
     return Loss(-total, int(tokens), size if model.writes_text else 0)
 

@@ -2,6 +2,8 @@
 
 TEXT_METRICS = (  # of texts that a model writes
     "bleu",
+    "sentence_bleu",
+    "gleu",
     "chrf",
     "ter",
     "rouge1",

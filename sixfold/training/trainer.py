@@ -52,6 +52,7 @@ class Parts:
     callable: nn.Module  # the model wrapped in DDP or FSDP, or itself
     losses: Callable[[Model, Batch], dict[str, Term]]
     main: str  # the term that is reported as the loss
+    label: Callable[[str], str]  # a further term → its name in the log
     rewriting: Callable[[tuple[int, ...]], Callable[[Model, Batch], Batch] | None]  # key → the task's `before`
     batches: BatchSource
     optimizers: Sequence[Optimizer]
@@ -241,7 +242,7 @@ class Trainer:
             epoch=self.batches.epoch,
             loss=mean,
             perplexity=perplexity_of(mean),
-            **{f"{name}_loss": total / max(number, 1.0) for name, (total, number) in sorted(progress.terms.items())},
+            **{self.parts.label(name): total / max(n, 1.0) for name, (total, n) in sorted(progress.terms.items())},
             learning_rate=self.rate(),
             gradient=self.gradient,
             tokens=progress.tokens,
@@ -269,8 +270,10 @@ class Trainer:
 
     def validation_is_due(self) -> bool:
         step = self.progress.step
+        if step == 0:
+            return self.validation.at_start and self.validation.possible and self.progress.best is None
         planned = self.pace.crosses(step, self.training.validate_every) or step == self.steps
-        return step > 0 and planned and self.progress.validated != step and self.validation.possible
+        return planned and self.progress.validated != step and self.validation.possible
 
     def validate(self) -> None:
         """Score the current weights, or their average, on held-out text."""
@@ -289,6 +292,8 @@ class Trainer:
             progress.best_step, progress.waited = progress.step, 0
         else:
             progress.waited += 1
+        progress.first = progress.first or self.validation.watched(scores)
+        progress.drifted = self.validation.drifted(progress.first, scores)
         self.record("valid", best=better, **scores)
         done = Validated(progress.step, scores, self.validation.prepared.references, self.validation.answers)
         for observer in self.parts.observers:
@@ -298,6 +303,8 @@ class Trainer:
         progress, patience = self.progress, self.training.patience
         if self.guard.gave_up:
             return Reason(self.guard.gave_up)
+        if progress.drifted:
+            return Reason(f"{progress.drifted}; the best weights, of step {self.best_step():,}, are kept")
         if progress.step >= self.steps and not self.validation_is_due():  # a signal may have interrupted it
             return Reason(f"all {self.steps:,} steps are done")
         if patience is not None and progress.waited >= patience and self.pace.patience_ends:
