@@ -22,13 +22,13 @@ METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
         Metric("bleu", True, BLEU.score, BLEU.statistics, BLEU.total, BLEU.signature),
-        Metric("sentence_bleu", True, SENTENCE_BLEU.score, SENTENCE_BLEU.statistics, signature=SENTENCE_BLEU.signature),
-        Metric("gleu", True, gleu, gleu_each, signature=gleu_signature),
         Metric("chrf", True, CHRF.score, CHRF.statistics, CHRF.total, CHRF.signature),
         Metric("ter", False, TER.score, TER.statistics, TER.total, TER.signature),
         Metric("rouge1", True, rouge1, rouge1_each, signature=rouge_signature),
         Metric("rouge2", True, rouge2, rouge2_each, signature=rouge_signature),
         Metric("rougeL", True, rouge_l, rouge_l_each, signature=rouge_signature),
+        Metric("gleu", True, gleu, gleu_each, signature=gleu_signature),
+        Metric("sentence_bleu", True, SENTENCE_BLEU.score, SENTENCE_BLEU.statistics, signature=SENTENCE_BLEU.signature),
         Metric("exact_match", True, exact_match, matches),
         Metric("symbol_error_rate", False, symbol_error_rate, symbol_errors),
         Metric("word_error_rate", False, word_error_rate, word_errors),

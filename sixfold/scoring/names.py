@@ -2,13 +2,13 @@
 
 TEXT_METRICS = (  # of texts that a model writes
     "bleu",
-    "sentence_bleu",
-    "gleu",
     "chrf",
     "ter",
     "rouge1",
     "rouge2",
     "rougeL",
+    "gleu",
+    "sentence_bleu",
     "exact_match",
     "symbol_error_rate",
     "word_error_rate",

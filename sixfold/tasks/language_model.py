@@ -12,7 +12,7 @@ import numpy as np
 
 from sixfold.core.batch import Batch
 from sixfold.core.ids import BOS, PAD
-from sixfold.tasks._words import Agreement, make_batch, word_losses
+from sixfold.tasks._words import Agreement, make_batch, passes, word_losses
 from sixfold.tasks.task import Task, register
 from sixfold.text.arrays import Examples
 from sixfold.text.bucketing import Lengths
@@ -62,5 +62,6 @@ task = register(
         user=generator,
         rehearse=rehearse,
         options=Agreement(),
+        work=passes,
     )
 )

@@ -122,6 +122,7 @@ task = register(
         before=before,
         losses=losses,
         measures=MEASURES,
+        maximised="reward",
         trained=True,
         searches=True,
         work=lambda options: 1.0 + options.samples / 2,  # measured: see benchmarks/README.md

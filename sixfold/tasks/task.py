@@ -66,6 +66,7 @@ class Task:
     options: Any = NoOptions()  # a frozen dataclass of the options that only this task has, with defaults
     main: str = "words"  # the term that is reported as the loss, and the name of its count
     measures: tuple[str, ...] = ()  # terms that are no losses: their `shown` is reported under their own name
+    maximised: str = ""  # the measure that the guard watches, if the main term is not what is minimised
     trained: bool = False  # it improves a trained model: it needs --from, and validates before the first step
     searches: bool = False  # `before` decodes with the model: it is called in training only, and not under FSDP
     work: Callable[[Any], float] = lambda options: 1.0  # time of a step; 1: each word of the batch is predicted once
@@ -124,6 +125,10 @@ class Task:
     def usual_metric(self) -> str:
         """The metric that decides which weights are best, unless training.metric names another."""
         return (*self.metrics, "loss")[0] if self.metric_of is None else self.metric_of(self.options)
+
+    def watched(self, losses: Mapping[str, float]) -> float:
+        """The number of a step that must not rise: the reported loss, or the negative of what is maximised."""
+        return -losses[self.maximised] if self.maximised else losses[self.main]
 
     def label(self, term: str) -> str:
         """The name in the log of a term besides the main one."""

@@ -137,6 +137,7 @@ def make_trainer(
         losses=partial(task.terms, smoothing=training.label_smoothing, recompute=training.recompute),
         main=task.main,
         label=task.label,
+        watched=task.watched,
         rewriting=partial(task.rewriting, tokenizers=prepared.tokenizers),
         batches=batches or make_batches(task, prepared, config, processes.size * training.accumulate),
         optimizers=make_optimizers(model, training),

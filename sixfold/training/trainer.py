@@ -53,6 +53,7 @@ class Parts:
     losses: Callable[[Model, Batch], dict[str, Term]]
     main: str  # the term that is reported as the loss
     label: Callable[[str], str]  # a further term → its name in the log
+    watched: Callable[[Mapping[str, float]], float]  # the losses of a step → the number that the guard judges
     rewriting: Callable[[tuple[int, ...]], Callable[[Model, Batch], Batch] | None]  # key → the task's `before`
     batches: BatchSource
     optimizers: Sequence[Optimizer]
@@ -115,7 +116,7 @@ class Trainer:
         losses = self.backward(batches, counts)
         norm = self.clip()
         self.progress.step += 1
-        self.learn(losses[self.parts.main], norm)
+        self.learn(self.parts.watched(losses), norm)
         self.progress.tokens += int(counts[self.parts.main])
         self.note(losses, norm, counts, time.perf_counter() - started)
 

@@ -168,3 +168,9 @@ def test_drift_of_a_tenth(metric, first, now, words):
 def test_the_metric_that_decides_is_that_of_the_reward_unless_another_is_given():
     assert find_task("reward").with_options({"metric": "chrf"}).usual_metric == "chrf"
     assert find_task("translation").usual_metric == "bleu"
+
+
+def test_the_guard_watches_the_reward_because_the_likelihood_may_fall():
+    losses = {"words": 3.0, "reward": 0.25, "sample_length": 5.0, "without_signal": 0.0}
+    assert find_task("reward").watched(losses) == -0.25
+    assert find_task("translation").watched({"words": 3.0}) == 3.0
