@@ -159,8 +159,9 @@ def test_the_gradient_of_the_risk_by_finite_differences(three, monkeypatch):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_constant_reward_has_no_gradient(three, monkeypatch, method):
+    """Exactly, although 0.1 + 0.1 + 0.1 is not 3 · 0.1."""
     batch = find_task("reward").batch(rows_of_text([[A], [B, C]]))
-    batch = with_candidates(three, batch, reward_by({}, 0.1), monkeypatch, method=method)
+    batch = with_candidates(three, batch, reward_by({}, 0.1), monkeypatch, method=method, samples=3)
     assert batch.get("candidates").tolist() == [0, 0]
     assert batch.get("row_without_signal").tolist() == [1, 1]
     assert candidates.candidate_loss(three, batch, recompute=False).item() == 0

@@ -112,7 +112,7 @@ def test_a_recurrent_model_is_improved(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "from_base", "words"),
     [
-        ({}, False, "task 'reward' improves a trained model: give --from RUN"),
+        ({}, False, "task 'reward' improves a trained model: train one first, .* then give --from RUN"),
         ({"training__parallel": "fsdp"}, True, "training.parallel can't be fsdp; leave it out"),
         ({"training__compile": True}, True, "training.compile can't be True; leave it out"),
     ],
