@@ -92,7 +92,7 @@ def _usual(model: Model, settings: Mapping[str, Any]) -> dict[str, str]:
 def _need_one_vocabulary(runs: Sequence[str | Path], opened: Sequence[OpenedRun]) -> None:
     first = opened[0]
     for run, other in zip(runs[1:], opened[1:], strict=True):
-        if other.task.name != first.task.name:
+        if other.task.verb != first.task.verb:
             raise ValueError(f"{runs[0]} was trained for {first.task.name}, {run} for {other.task.name}")
         for side, mine, theirs in zip(("source", "target"), first.tokenizers, other.tokenizers, strict=True):
             if mine.fingerprint != theirs.fingerprint:

@@ -176,7 +176,7 @@ class _Scored:
     def own_metrics(self) -> list[str]:
         """The metric it was validated by; if that is one of the usual metrics, these as well."""
         own = self.config.training.metric
-        own = self.task.metrics[0] if own in ("auto", "loss", "perplexity") else own
+        own = self.task.usual_metric if own in ("auto", "loss", "perplexity") else own
         return [own, *(name for name in USUAL if own in USUAL and name != own)]
 
     def need_known(self, metrics: list[Metric]) -> list[Metric]:
@@ -238,7 +238,7 @@ class _Scored:
 
 def _decoded(scored: _Scored, other: _Scored | None, asked: Asked, out: File) -> tuple[ScoreInput, ScoreInput | None]:
     """The outputs of a run, and of another one if there is one, for the same texts."""
-    if other is not None and other.task.name != scored.task.name:
+    if other is not None and other.task.verb != scored.task.verb:
         raise ValueError(
             f"{scored.run} was trained for {scored.task.name} and {other.run} for {other.task.name}: "
             f"runs of different tasks can't be compared"

@@ -18,6 +18,7 @@ class Facts(NamedTuple):
     trained: bool = False  # whether the model begins with trained weights
     repeated: float = 0.0  # share of the rows that occurred before in the text
     rotates: bool = True  # whether rotary positions go with the modifications that are given
+    work: float = 1.0  # time of a step of the task; 1: each word is predicted once
 
     @property
     def tokens(self) -> int:

@@ -167,7 +167,7 @@ class _Planner:
         muon = training.optimizer == "muon" if given else not self.facts.trained
         batch = training.batch_tokens if self.gives("training.batch_tokens") else _TYPICAL_BATCH
         updates = self.facts.tokens / batch * size.update() if muon else 0
-        return (size.operations(self.facts) + updates) / self._speed(size.d_model)
+        return (size.operations(self.facts) * self.facts.work + updates) / self._speed(size.d_model)
 
 
 def _sizes(planner: _Planner) -> Iterator[Choice]:
@@ -328,7 +328,8 @@ def _validation_share(planner: _Planner) -> float:
     facts, epochs = planner.facts, planner.epochs(planner.size) or _EPOCHS_WITHOUT_LENGTH
     forwards = 1 + (_LONG_OUTPUTS * planner.config.decoding.beam_size if facts.pairs else 0)
     seconds = planner.seconds()
-    return facts.valid_rows / facts.rows * forwards / 3 / epochs + (_TO_VALIDATE / seconds if seconds else 0)
+    share = facts.valid_rows / facts.rows * forwards / 3 / (epochs * facts.work)
+    return share + (_TO_VALIDATE / seconds if seconds else 0)
 
 
 def _beam(planner: _Planner) -> Iterator[Choice]:

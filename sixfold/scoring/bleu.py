@@ -1,4 +1,4 @@
-"""BLEU, chrF2 and TER on plain text, as sacreBLEU computes them, with its signatures.
+"""BLEU, chrF2 and TER on plain text, and BLEU of single texts, as sacreBLEU computes them, with its signatures.
 
 Hypotheses and references are plain, detokenised text: sacreBLEU tokenises both in one fixed way, which makes its
 numbers comparable between papers.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from sixfold.scoring.error_rates import Hypotheses, PerText, References, check
+from sixfold.scoring.error_rates import Hypotheses, PerText, References, check, per_cent
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric as SacreMetric
@@ -45,7 +45,27 @@ class Sacre:
         return float(_one(self.name)._aggregate_and_compute([list(row) for row in rows]).score)
 
 
-BLEU, CHRF, TER = Sacre("bleu"), Sacre("chrf"), Sacre("ter")
+class SentenceBleu(Sacre):
+    """The mean of the BLEU of each text: over the orders of n-grams that it has, smoothed where none matches."""
+
+    def score(self, hypotheses: Hypotheses, references: References) -> dict[str, float]:
+        return {self.name: self.total(self.statistics(hypotheses, references))}
+
+    def statistics(self, hypotheses: Hypotheses, references: References) -> list[PerText]:
+        """For each text: its BLEU from 0 to 1, and the number of texts, 1."""
+        check(hypotheses, references)
+        bleu: Any = _one(self.name)
+        pairs = zip(hypotheses, references, strict=True)
+        return [(bleu.sentence_score(hypothesis, list(own)).score / 100, 1) for hypothesis, own in pairs]
+
+    def signature(self, references: References) -> str:
+        return f"{super().signature(references)}|mean of texts"
+
+    def total(self, rows: Sequence[PerText]) -> float:
+        return per_cent(rows)
+
+
+BLEU, CHRF, TER, SENTENCE_BLEU = Sacre("bleu"), Sacre("chrf"), Sacre("ter"), SentenceBleu("sentence_bleu")
 
 
 def _new(name: str) -> SacreMetric:
@@ -54,6 +74,8 @@ def _new(name: str) -> SacreMetric:
 
     if name == "bleu":
         return bleu.BLEU(force=True)  # `force` only silences a warning about texts that end in " ."
+    if name == "sentence_bleu":
+        return bleu.BLEU(effective_order=True)
     return chrf.CHRF() if name == "chrf" else ter.TER()
 
 

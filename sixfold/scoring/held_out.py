@@ -73,7 +73,7 @@ def own_loss(run: Run, config: Config, task: Task, tokenizers: Tokenizers, model
         else:
             examples, size = _tokenised(run, config, task, tokenizers, split, Path(folder))
         vocabulary = len(tokenizers.target)
-        score = task.scoring()
+        score = task.scoring(tokenizers)
         for number, batch in enumerate(task.in_order(examples, config.training.batch_tokens, vocabulary)):
             terms, counts = score(model, batch.to(device), number)
             total, tokens = total + float(terms[task.main].shown), tokens + counts[task.main]

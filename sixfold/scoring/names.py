@@ -7,6 +7,8 @@ TEXT_METRICS = (  # of texts that a model writes
     "rouge1",
     "rouge2",
     "rougeL",
+    "gleu",
+    "sentence_bleu",
     "exact_match",
     "symbol_error_rate",
     "word_error_rate",

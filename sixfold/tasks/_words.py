@@ -37,6 +37,11 @@ class RDropOptions:
             raise ValueError(f"r_drop is a weight from 0 to {_LARGEST:g}, got {self.r_drop:g}")
 
 
+def passes(options: Any) -> float:
+    """The passes over each batch: `Task.work`. As in `word_losses`, a task may have other options."""
+    return 2.0 if isinstance(options, RDropOptions) and options.r_drop else 1.0
+
+
 def word_losses(
     model: Model, batch: Batch, smoothing: float = 0.0, recompute: bool = False, options: Any = None, **how: Any
 ) -> dict[str, Term]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from sixfold.text.bucketing import Lengths
     from sixfold.text.forms import TextForm
     from sixfold.text.rows import Rows
+    from sixfold.text.tokenizer import Tokenizers
 
 LOSSES = ("loss", "perplexity")  # metrics of every task
 _METRICS = (*TEXT_METRICS, *LABEL_METRICS)  # those that a task may name
@@ -60,11 +61,19 @@ class Task:
     user: Callable[..., Any] | None = None
     answers: Callable[..., list[str]] | None = None  # (user, sources, stop) → the texts that the metrics score
     rehearse: Callable[..., None] | None = None  # (user, references): raises a ValueError if decoding would fail
-    before: Callable[..., Batch] | None = None  # (model, batch, key=[, options=]) → a batch, before the forward
+    # (model, batch, key=[, options=][, tokenizers=]) → a batch, before the forward
+    before: Callable[..., Batch] | None = None
     options: Any = NoOptions()  # a frozen dataclass of the options that only this task has, with defaults
     main: str = "words"  # the term that is reported as the loss, and the name of its count
     # (options) → whether rows are windows of a text, read in its order, and `losses` takes a cache that is carried on
     streams: Callable[[Any], bool] = lambda options: False
+    measures: tuple[str, ...] = ()  # terms that are no losses: their `shown` is reported under their own name
+    maximised: str = ""  # the measure that the guard watches, if the main term is not what is minimised
+    trained: bool = False  # it improves a trained model: it needs --from, and validates before the first step
+    searches: bool = False  # `before` decodes with the model: it is called in training only, and not under FSDP
+    work: Callable[[Any], float] = lambda options: 1.0  # time of a step; 1: each word of the batch is predicted once
+    metric_of: Callable[[Any], str] | None = None  # (options) → the metric that decides, in place of the first one
+    drift: float | None = None  # the run ends if metric or length of outputs get worse by this share of the first
 
     def batch(self, rows: Rows) -> Batch:
         """`collate` with the task's options."""
@@ -75,11 +84,15 @@ class Task:
         """`losses`, with the task's options if it takes them."""
         return self._with_own_options(self.losses)
 
-    def rewriting(self, key: tuple[int, ...]) -> Callable[[Model, Batch], Batch] | None:
-        """`before` with this key, and with the task's options if it takes them; None if the task has no `before`."""
+    def rewriting(
+        self, key: tuple[int, ...], tokenizers: Tokenizers | None = None
+    ) -> Callable[[Model, Batch], Batch] | None:
+        """`before` with this key, and with the task's options and the tokenizers if it takes them; None without it."""
         if self.before is None:
             return None
         before = partial(self._with_own_options(self.before), key=key)
+        if _takes(self.before, "tokenizers"):
+            before = partial(before, tokenizers=tokenizers)
         return lambda model, batch: self._counted(before(model, batch), "before")
 
     @property
@@ -103,12 +116,15 @@ class Task:
             return in_one_stream(examples, self.batch, words)
         return in_order(examples, self.lengths(examples), self.batch, batch_tokens, words)
 
-    def scoring(self) -> Callable[[Model, Batch, int], tuple[dict[str, Term], dict[str, int]]]:
+    def scoring(
+        self, tokenizers: Tokenizers | None = None
+    ) -> Callable[[Model, Batch, int], tuple[dict[str, Term], dict[str, int]]]:
         """A function for batches in validation, which gives their terms and counts; it is used for one text."""
         losses = self.carrying(self.terms)
 
         def score(model: Model, batch: Batch, number: int) -> tuple[dict[str, Term], dict[str, int]]:
-            rewrite = self.rewriting((0, 0, 0, number))  # the key is the batch's number alone
+            key = (0, 0, 0, number)  # of the batch alone
+            rewrite = None if self.searches else self.rewriting(key, tokenizers)
             batch = batch if rewrite is None else rewrite(model, batch)
             terms = model(batch, losses)
             batch.need_terms(terms)
@@ -128,12 +144,24 @@ class Task:
         return batch
 
     def _with_own_options(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        takes = "options" in inspect.signature(function).parameters
-        return partial(function, options=self.options) if takes else function
+        return partial(function, options=self.options) if _takes(function, "options") else function
 
     @property
     def known_metrics(self) -> tuple[str, ...]:
         return (*LOSSES, *self.metrics)
+
+    @property
+    def usual_metric(self) -> str:
+        """The metric that decides which weights are best, unless training.metric names another."""
+        return (*self.metrics, "loss")[0] if self.metric_of is None else self.metric_of(self.options)
+
+    def watched(self, losses: Mapping[str, float]) -> float:
+        """The number of a step that must not rise: the reported loss, or the negative of what is maximised."""
+        return -losses[self.maximised] if self.maximised else losses[self.main]
+
+    def label(self, term: str) -> str:
+        """The name in the log of a term besides the main one."""
+        return term if term in self.measures else f"{term}_loss"
 
     def imported_from(self) -> list[str]:
         """The user's file that registered it; empty for sixfold's own tasks."""
@@ -155,6 +183,10 @@ class Task:
         what = f"of task {self.name!r}"
         read = {key: read_value(value, hints[key], f"option {key!r} {what}") for key, value in values.items()}
         return replace(self, options=replace(self.options, **read))
+
+
+def _takes(function: Callable[..., Any], parameter: str) -> bool:
+    return parameter in inspect.signature(function).parameters
 
 
 _registered: dict[str, Task] = {}

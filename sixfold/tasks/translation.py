@@ -13,7 +13,7 @@ import numpy as np
 from sixfold.core.batch import Batch
 from sixfold.core.ids import BOS, EOS, PAD
 from sixfold.scoring.names import TEXT_METRICS
-from sixfold.tasks._words import RDropOptions, make_batch, word_losses
+from sixfold.tasks._words import RDropOptions, make_batch, passes, word_losses
 from sixfold.tasks.task import Task, register
 from sixfold.text.arrays import Examples
 from sixfold.text.bucketing import Lengths
@@ -69,5 +69,6 @@ task = register(
         answers=answers,
         rehearse=rehearse,
         options=RDropOptions(),
+        work=passes,
     )
 )

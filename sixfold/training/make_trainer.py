@@ -33,7 +33,8 @@ from sixfold.training.pace import ByMinutes, Pace, Replayed, UntilPatience
 from sixfold.training.preflight import check_streams
 from sixfold.training.processes import Processes
 from sixfold.training.store import Store
-from sixfold.training.trainer import BatchSource, Parts, Trainer
+from sixfold.training.trainer import Trainer
+from sixfold.training.trainer_parts import BatchSource, Parts
 from sixfold.training.validation import Validation
 
 _PLANNED_SIZES = ("d_model", "d_ff", "heads", "d_head", "encoder_layers", "decoder_layers", "dropout")
@@ -141,7 +142,9 @@ def make_trainer(
         losses=losses,
         carried=losses if isinstance(losses, CarryingLosses) else None,
         main=task.main,
-        rewriting=task.rewriting,
+        label=task.label,
+        watched=task.watched,
+        rewriting=partial(task.rewriting, tokenizers=prepared.tokenizers),
         batches=batches or make_batches(task, prepared, config, processes.size * training.accumulate),
         optimizers=make_optimizers(model, training),
         processes=processes,

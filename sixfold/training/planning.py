@@ -97,6 +97,7 @@ def facts_of(prepared: Prepared, task: Task) -> Facts:
         labels=task.form.has_labels,
         valid_rows=0 if prepared.valid is None else len(prepared.valid),
         repeated=_repeated(prepared),
+        work=task.work(task.options),
     )
 
 

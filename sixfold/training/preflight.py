@@ -32,6 +32,7 @@ def check(config: Config, before: Run | None = None) -> tuple[Config, Model]:
             f"model.classes is {config.model.classes}, but training sets it to the number of labels; leave it out"
         )
     check_validation(config, task)
+    _check_start(config, task, before)
     sized = config.with_classes(2) if task.form.has_labels else config  # the number follows from the text
     model = _outline(sized) if before is None else outline(sized, before)
     make_optimizers(model, config.training)
@@ -40,6 +41,20 @@ def check(config: Config, before: Run | None = None) -> tuple[Config, Model]:
     if task.reads_streams:
         check_streams(config.training)
     return config, model
+
+
+def _check_start(config: Config, task: Task, before: Run | None) -> None:
+    """Raise a ValueError if the task needs a trained model and there is none, or can't search in this kind of run."""
+    if task.trained and before is None:
+        raise ValueError(
+            f"task {task.name!r} improves a trained model: train one first, without --task {task.name}, "
+            f"then give --from RUN"
+        )
+    for key, value in {"parallel": "fsdp", "compile": True}.items():
+        if task.searches and getattr(config.training, key) == value:
+            raise ValueError(
+                f"task {task.name!r} decodes while it trains, for which training.{key} can't be {value}; leave it out"
+            )
 
 
 def _outline(config: Config) -> Model:

@@ -18,6 +18,8 @@ class RunState:
     best_loss: float | None = None  # the loss of the best weights
     best_step: int = 0
     waited: int = 0  # validations since the best one
+    first: dict[str, float] = field(default_factory=dict)  # scores of the first validation that must not drift
+    drifted: str = ""  # how they have drifted
     # Since the last line of the log:
     loss: float = 0.0  # sum over the scored targets
     scored: float = 0.0

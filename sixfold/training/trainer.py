@@ -4,67 +4,27 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
-from sixfold.config.schema import Training
-from sixfold.core.batch import Batch, Term
-from sixfold.core.carried_state import CarryingLosses
+from sixfold.core.batch import Batch
 from sixfold.core.device import autocast, generators, set_generators
 from sixfold.core.loss import perplexity_of
 from sixfold.core.sharded_tensors import whole
-from sixfold.models.model import Model, evaluating
+from sixfold.models.model import evaluating
 from sixfold.training import checkpoint
 from sixfold.training.guard import Guard, Verdict
-from sixfold.training.observers.log import Log, strict
-from sixfold.training.observers.observer import Observer, StepDone, Validated
-from sixfold.training.pace import Pace
-from sixfold.training.processes import Processes
+from sixfold.training.observers.log import strict
+from sixfold.training.observers.observer import StepDone, Validated
 from sixfold.training.run_state import Reason, RunState
 from sixfold.training.schedule import rate
 from sixfold.training.signals import Signals
-from sixfold.training.store import Store
-from sixfold.training.validation import Validation
+from sixfold.training.trainer_parts import Parts
 from sixfold.training.what_next import about_signal
-
-
-class BatchSource(Protocol):
-    """Where batches come from."""
-
-    padding: float
-    epoch: int
-
-    def next(self, which: Any = None) -> list[Batch]: ...
-    def state(self) -> dict[str, Any]: ...
-    def load_state(self, state: Mapping[str, Any]) -> None: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """The parts of a trainer, which it does not build itself."""
-
-    training: Training
-    model: Model
-    callable: nn.Module  # the model wrapped in DDP or FSDP, or itself
-    losses: Callable[[Model, Batch], dict[str, Term]]
-    main: str  # the term that is reported as the loss
-    carried: CarryingLosses | None = None  # the losses, if they carry a state from step to step
-    rewriting: Callable[[tuple[int, ...]], Callable[[Model, Batch], Batch] | None]  # key → the task's `before`
-    batches: BatchSource
-    optimizers: Sequence[Optimizer]
-    processes: Processes
-    store: Store
-    validation: Validation
-    pace: Pace  # how many steps the run has
-    log: Log | None = None  # None: no log is written
-    observers: Sequence[Observer] = ()  # in the first process
-    said: Mapping[str, Any] = field(default_factory=dict)  # data hashes, versions and configuration, for checkpoints
-    say: Callable[[str], Any] = lambda text: None
 
 
 class Trainer:
@@ -116,7 +76,7 @@ class Trainer:
         losses = self.backward(batches, counts)
         norm = self.clip()
         self.progress.step += 1
-        self.learn(losses[self.parts.main], norm)
+        self.learn(self.parts.watched(losses), norm)
         self.progress.tokens += int(counts[self.parts.main])
         self.note(losses, norm, counts, time.perf_counter() - started)
 
@@ -250,7 +210,7 @@ class Trainer:
             epoch=self.batches.epoch,
             loss=mean,
             perplexity=perplexity_of(mean),
-            **{f"{name}_loss": total / max(number, 1.0) for name, (total, number) in sorted(progress.terms.items())},
+            **{self.parts.label(name): total / max(n, 1.0) for name, (total, n) in sorted(progress.terms.items())},
             **progress.shares(),
             learning_rate=self.rate(),
             gradient=self.gradient,
@@ -280,8 +240,10 @@ class Trainer:
 
     def validation_is_due(self) -> bool:
         step = self.progress.step
+        if step == 0:
+            return self.validation.at_start and self.validation.possible and self.progress.best is None
         planned = self.pace.crosses(step, self.training.validate_every) or step == self.steps
-        return step > 0 and planned and self.progress.validated != step and self.validation.possible
+        return planned and self.progress.validated != step and self.validation.possible
 
     def validate(self) -> None:
         """Score the current weights, or their average, on held-out text."""
@@ -300,6 +262,8 @@ class Trainer:
             progress.best_step, progress.waited = progress.step, 0
         else:
             progress.waited += 1
+        progress.first = progress.first or self.validation.watched(scores)
+        progress.drifted = self.validation.drifted(progress.first, scores)
         self.record("valid", best=better, **scores)
         done = Validated(progress.step, scores, self.validation.prepared.references, self.validation.answers)
         for observer in self.parts.observers:
@@ -309,6 +273,8 @@ class Trainer:
         progress, patience = self.progress, self.training.patience
         if self.guard.gave_up:
             return Reason(self.guard.gave_up)
+        if progress.drifted:
+            return Reason(f"{progress.drifted}; the best weights, of step {self.best_step():,}, are kept")
         if progress.step >= self.steps and not self.validation_is_due():  # a signal may have interrupted it
             return Reason(f"all {self.steps:,} steps are done")
         if patience is not None and progress.waited >= patience and self.pace.patience_ends:

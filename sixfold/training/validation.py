@@ -16,6 +16,7 @@ from sixfold.scoring.metrics import METRICS
 from sixfold.scoring.outputs import output_statistics
 from sixfold.tasks.task import Task
 from sixfold.text.corpus import Prepared
+from sixfold.training.drift import drifted, watched
 from sixfold.training.processes import Processes, share
 from sixfold.training.signals import Signals
 
@@ -24,7 +25,7 @@ def choose_metric(config: Config, task: Task) -> str:
     """The metric that decides which weights are best."""
     name = config.training.metric
     if name == "auto":
-        return (*task.metrics, "loss")[0]
+        return task.usual_metric
     if name not in task.known_metrics:
         raise ValueError(
             f"training.metric: there is no {name!r} for {task.name}; there are {', '.join(task.known_metrics)}"
@@ -72,6 +73,19 @@ class Validation:
         up = self.metric in METRICS and METRICS[self.metric].higher_is_better
         return value > best if up else value < best
 
+    @property
+    def at_start(self) -> bool:
+        """Whether the weights before the first step are validated, too."""
+        return self.task.trained
+
+    def watched(self, scores: Mapping[str, float]) -> dict[str, float]:
+        """The scores that end a run of this task if they drift; none for most tasks."""
+        return {} if self.task.drift is None or self.metric not in METRICS else watched(scores, METRICS[self.metric])
+
+    def drifted(self, first: Mapping[str, float], scores: Mapping[str, float]) -> str:
+        """How scores have left the limits that the first validation sets; empty if they have not."""
+        return drifted(first, scores, METRICS[self.metric], self.task.drift or 0.0) if first else ""
+
     def score(self, model: Model, signals: Signals) -> dict[str, float] | None:
         """The losses, the metric and, for pairs, statistics of outputs; None if a signal interrupted it."""
         shares = self._by_all(self._losses, model, signals)
@@ -85,7 +99,7 @@ class Validation:
         scores = {
             "loss": loss,
             "perplexity": perplexity_of(loss),
-            **{f"{name}_loss": value for name, value in losses.items()},
+            **{self.task.label(name): value for name, value in losses.items()},
         }
         if self.metric not in METRICS:
             return scores
@@ -118,7 +132,7 @@ class Validation:
         """For each term its sum and its count, over this process's share."""
         valid, task = self.prepared.valid, self.task
         assert valid is not None
-        score, words = task.scoring(), len(self.prepared.tokenizers.target)
+        score, words = task.scoring(self.prepared.tokenizers), len(self.prepared.tokenizers.target)
         batches = task.in_order(valid, self.config.training.batch_tokens, words)
         found: dict[str, tuple[float, float]] = {}
         for number, batch in enumerate(batches):

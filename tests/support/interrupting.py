@@ -10,10 +10,13 @@ from sixfold.training.trainer import Trainer
 from tests.support import tiny
 
 
-def assert_it_ends_as_left_alone(config, folder, monkeypatch, after=13):
-    """Train twice, once with Ctrl-C after a step and a resumption: the same weights and the same log."""
+def assert_it_ends_as_left_alone(config, folder, monkeypatch, after=13, **options):
+    """Train twice, once with Ctrl-C after a step and a resumption: the same weights and the same log.
+
+    `options` are those of `train`, such as start_from.
+    """
     whole, broken = Run(folder / "whole"), Run(folder / "broken")
-    train(config, whole.directory, display=Quiet())
+    train(config, whole.directory, display=Quiet(), **options)
     step = Trainer.step
 
     def interrupted(trainer):
@@ -22,7 +25,7 @@ def assert_it_ends_as_left_alone(config, folder, monkeypatch, after=13):
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(Trainer, "step", interrupted)
-    assert train(config, broken.directory, display=Quiet()).signal == signal.SIGINT
+    assert train(config, broken.directory, display=Quiet(), **options).signal == signal.SIGINT
     monkeypatch.setattr(Trainer, "step", step)
     resume(broken.directory, display=Quiet())
     assert tiny.bytes_of(broken)["model.safetensors"] == tiny.bytes_of(whole)["model.safetensors"]

@@ -14,7 +14,7 @@ from sixfold.tasks import task as module
 from sixfold.tasks.task import Task, all_tasks, find_task, register, settled, task_of, usual_task
 from tests.support import labelled
 
-OURS = {"translation", "language_model", "masked_words", "classification"}
+OURS = {"translation", "language_model", "masked_words", "classification", "reward"}
 A_TASK = """
 from dataclasses import replace
 from sixfold.tasks.task import find_task, register

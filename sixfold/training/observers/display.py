@@ -36,6 +36,7 @@ _CELLS = 40  # width of the bar
 _HEIGHT = 5  # lines of the curve
 _MEMORY = 0.98  # decay of the running means per step
 _SHOWN_ELSEWHERE = ("kind", "step", "best", "reason")
+_OF_EVERY_STEP = ("epoch", "loss", "perplexity", "learning_rate", "gradient", "tokens", "padding", "seconds")
 NO_BEST = "no validation has given a finite score so far, so the run's model is that of the last checkpoint"
 
 
@@ -267,7 +268,8 @@ def sentence(record: Record, pace: StepSpeed) -> str:
     if kind == "train":
         of = f"/{pace.steps:,}" if pace.steps else ""
         rest = numbers(record["loss"], record["learning_rate"], pace.speed, record["padding"], pace.unit)
-        return f"{step}{of}  epoch {record['epoch']}  {rest}  ETA {clock(pace.left())}"
+        more = "".join(f"  {k} {number(v)}" for k, v in record.items() if k not in (*_SHOWN_ELSEWHERE, *_OF_EVERY_STEP))
+        return f"{step}{of}  epoch {record['epoch']}  {rest}{more}  ETA {clock(pace.left())}"
     shown = {k: v for k, v in record.items() if k not in _SHOWN_ELSEWHERE and not k.startswith(PREFIX)}
     named = "  ".join(f"{k} {number(v)}" for k, v in shown.items())
     reason = f": {record['reason']}" if record.get("reason") else ""
