@@ -34,12 +34,20 @@ RULES: tuple[training.TrainingRule, ...] = (  # the most important first
     training.rate_too_low,
     training.not_validated,
 )
+_BY_LOSS = (  # rules that expect the loss to fall: none for a task that maximises something else
+    training.rate_too_high,
+    training.overfitting,
+    training.still_improving,
+    training.validation_unlike_training,
+    training.rate_too_low,
+)
 _MOST_IDS = 1 << 24  # tokens of a side that are counted; of a longer text, those at its beginning
 
 
 def diagnose(course: Course) -> list[Finding]:
     """What the rules find, the most important first."""
-    return [found for rule in RULES if (found := rule(course)) is not None]
+    left_out = _BY_LOSS if _maximises(course.config) else ()
+    return [found for rule in RULES if rule not in left_out and (found := rule(course)) is not None]
 
 
 def examine(run: Run) -> list[Finding]:
@@ -113,6 +121,14 @@ def _about(run: Run) -> Mapping[str, Any]:
         return run.read_about()
     except ValueError:
         return {}
+
+
+def _maximises(config: Config) -> bool:
+    """Whether the task of a run maximises something else than the likelihood."""
+    try:
+        return bool(task_of(config).maximised)
+    except ValueError:  # a task of the user's own that was not imported
+        return False
 
 
 def _task_name(config: Config) -> str:

@@ -17,6 +17,7 @@ from sixfold.training.runner import train
 from tests.support import tiny
 from tests.support.logs import course, event
 from tests.support.logs import train as lines
+from tests.support.logs import valid as validations
 from tools import record_curve
 
 
@@ -31,6 +32,16 @@ def test_the_most_important_finding_comes_first():
     found = diagnose(course(lines([3.0, 2.9], epoch=0), [event("gave up", 200)], training__warmup=500))
     assert [finding.name for finding in found] == ["diverged", "rate_never_peaked", "first_epoch"]
     assert len(RULES) == len({rule.__name__ for rule in RULES})
+
+
+def test_a_loss_that_rises_is_no_finding_where_a_reward_is_maximised():
+    records, valid = lines([3.0, 2.9, 2.8, 2.7]), validations([3.0, 3.1, 3.2, 3.4])
+    names = [
+        {finding.name for finding in diagnose(course(records, valid, **task))}
+        for task in ({}, {"task": "reward", "model__kind": "encoder_decoder"})
+    ]
+    assert "overfitting" in names[0]
+    assert "overfitting" not in names[1]
 
 
 def test_info_has_all_findings(run, sixfold):
