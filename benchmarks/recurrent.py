@@ -35,7 +35,7 @@ from sixfold.models.build import build
 
 THEIRS = "yardstick"
 WORDS, LAYERS, DROPOUT = 8000, 2, 0.1
-LENGTH = 32  # of the longest source and target in training, and of the sources in decoding
+LENGTH = 32  # of the longest source and target in training; in decoding, of a source with BOS
 BEAM, SHORT, LONG = 4, 50, 400  # tokens written
 BATCHES = [2048, 4096, 8192]  # tokens of a batch in decoding; each takes the one that suits it best
 WARM_UP = 2  # steps
@@ -163,7 +163,7 @@ def train(model: Any, yardstick: Seq2Seq, batch: Batch, rounds: int) -> dict[str
 def random_task(sentences: int, length: int) -> Task:
     """Sources of random words, for each of which so many tokens are to be written."""
     generator = torch.Generator().manual_seed(SEED)
-    words = torch.randint(MASK + 1, WORDS, (sentences, LENGTH - 1), generator=generator)
+    words = torch.randint(MASK + 1, WORDS, (sentences, LENGTH - 2), generator=generator)
     return Task([[*each, EOS] for each in words.tolist()], [length] * sentences)
 
 
