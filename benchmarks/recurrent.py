@@ -185,8 +185,8 @@ def written_by(yardstick: Seq2Seq, task: Task, beam: int) -> list[list[int]]:
 def check_texts(model: Any, yardstick: Seq2Seq, task: Task) -> float:
     """The share of texts that both write alike; where two hypotheses are nearly equal, rounding decides."""
     jobs = (Job(source=source, limit=length + 1) for source, length in zip(*task, strict=True))
-    timed = AtItsTime(make_step(model), task)
-    own = {tuple(job.source): each[0].tokens for job, each in search(timed, jobs, Beam(BEAM), never=CONTROLS_NEVER_WRITTEN)}
+    written = search(AtItsTime(make_step(model), task), jobs, Beam(BEAM), never=CONTROLS_NEVER_WRITTEN)
+    own = {tuple(job.source): hypotheses[0].tokens for job, hypotheses in written}
     others = written_by(yardstick, task, BEAM)
     same = [[*own[tuple(source)], EOS] == other for source, other in zip(task.sources, others, strict=True)]
     return sum(same) / len(same)
