@@ -25,6 +25,7 @@ from sixfold.core.memory import concatenate
 from sixfold.core.parts import form_of
 from sixfold.core.state import Cache
 from sixfold.core.tap import Tap, Taps
+from sixfold.decoding.cpu import kernels
 from sixfold.models.model import Gates, Model
 
 PART = 384  # largest number of source tokens that a CPU encodes in one pass
@@ -186,7 +187,16 @@ def next_words(model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
         return log_probs, log_probs.new_zeros(log_probs.shape[0])
     logits = model.roles["output"].logits(x)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return logits, logits.logsumexp(-1)
+    return logits, log_normaliser(logits)
+
+
+def log_normaliser(scores: Tensor) -> Tensor:
+    """log Σ exp scores, (B, V) → (B,). On a CPU by a kernel that reads the scores twice and writes nothing else."""
+    if scores.device.type != "cpu" or scores.dtype != torch.float32 or scores.requires_grad:
+        return scores.logsumexp(-1)
+    log_z = scores.new_empty(len(scores))
+    kernels.log_normaliser(scores.contiguous().numpy(), log_z.numpy())
+    return log_z
 
 
 def parts_of(sources: Sequence[Sequence[int]]) -> Iterator[Sequence[Sequence[int]]]:

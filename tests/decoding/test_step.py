@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sixfold import BOS, EOS, Tap
-from sixfold.decoding.step import ModelStep, batches_by_length, padded
+from sixfold.decoding.step import ModelStep, batches_by_length, log_normaliser, padded
 from tests.support.small import assert_close, moved_model
 
 HEADS = [(), ("untied",), ("factorized_embedding:inner=8",), ("adaptive_softmax",), ("mixture_of_softmaxes",)]
@@ -21,6 +21,24 @@ def test_score_minus_log_z_is_the_log_probability(wishes):
         scores, log_z, state, attention, _ = step(ids[:, t : t + 1], state)
         assert_close(scores - log_z[:, None], model.log_probs(model.decode(ids[:, : t + 1], memory)[:, -1]))
         assert attention is None
+
+
+@pytest.mark.parametrize("words", [1, 5, 16, 1003])
+def test_the_normaliser_is_the_sum_of_all_words(words):
+    scores = torch.randn(4, words, generator=torch.Generator().manual_seed(1)) * 20
+    scores[1, words // 2] = -torch.inf if words > 1 else 3.0
+    exact = scores.double().logsumexp(-1)
+    assert_close(log_normaliser(scores), exact.float())
+    assert_close(log_normaliser(scores.double()), exact)
+    assert_close(log_normaliser(scores.T.contiguous().T), exact.float())
+    scores[2, -1] = torch.nan
+    assert log_normaliser(scores).isnan().tolist() == [False, False, True, False]
+
+
+def test_the_normaliser_has_a_gradient():
+    scores = torch.zeros(1, 4, requires_grad=True)
+    log_normaliser(scores).backward()
+    assert scores.grad.tolist() == [[0.25] * 4]
 
 
 @torch.inference_mode()
