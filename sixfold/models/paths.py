@@ -59,7 +59,8 @@ def paths(sizes: Sizes, modifications: Sequence[Any], kind: str, length: int) ->
     """The paths in each stack of a model, by its name, and on the way "source to target"."""
     small = replace(sizes, d_model=_WIDTH, d_ff=2 * _WIDTH, heads=_HEADS, d_head=0, dropout=0.0)
     small = replace(small, vocab=_WORDS, source_vocab=0, target_vocab=0)
-    model = _moved(build(small, modifications, kind, seed=0).double().requires_grad_(False))
+    model = build(small, modifications, kind, seed=0).double().requires_grad_(False)
+    _move(model)
     ids = torch.full((1, length), _WORDS - 1)
     with evaluating(model):
         if not model.reads_source:
@@ -72,12 +73,11 @@ def paths(sizes: Sizes, modifications: Sequence[Any], kind: str, length: int) ->
         }
 
 
-def _moved(model: Model) -> Model:
-    """The model with other weights: a fresh gain of 0 would cut the way through a sub-layer."""
+def _move(model: nn.Module) -> None:
+    """Change all weights: a fresh gain of 0 would cut the way through a sub-layer."""
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
-        parameter += 0.1 * torch.randn(parameter.shape, dtype=parameter.dtype, generator=generator)
-    return model
+        parameter.add_(0.1 * torch.randn(parameter.shape, dtype=parameter.dtype, generator=generator))
 
 
 def _follow(read: Callable[[Tensor], Tensor], ids: Tensor, entrance: nn.Module) -> Paths:
@@ -243,7 +243,8 @@ class _Graph:
         """The gradients of a node's arguments for a gradient of one of its results."""
         node, number = result
         of_results = [gradient if i == number else None for i in range(self.results[node])]
-        gradients = getattr(node, "apply", node)(*of_results)  # apply: of a torch.autograd.Function
+        backward = node.apply if hasattr(node, "apply") else node  # apply: of a torch.autograd.Function
+        gradients = backward(*of_results)
         return gradients if isinstance(gradients, tuple) else (gradients,)
 
     def _look(self, states: Tensor) -> None:
