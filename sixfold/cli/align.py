@@ -68,6 +68,10 @@ def _write_dictionary(run: Path, translator: Any, path: Path) -> None:
     def show(what: str, done: int, _: int | None) -> None:
         tell(f"{what}: {done:,} pairs")
 
+    if path.is_dir():  # said before the long work
+        raise ValueError(f"--dictionary: {path} is a directory; give a file in it")
+    if not path.parent.is_dir():
+        raise ValueError(f"--dictionary: there is no directory {path.parent} for {path.name}; create it first")
     data, tokenizers = Run(run).read_config().data.model_copy(update={"test": None}), translator.tokenizers
     if data.train is None:
         raise ValueError(f"{run} does not say which text it was trained on")

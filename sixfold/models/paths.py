@@ -32,6 +32,7 @@ from sixfold.models.model import Model, evaluating
 
 LENGTHS = (8, 16, 32)  # of the texts that are followed
 _WIDTH, _HEADS, _WORDS = 4, 2, 16  # of the small model
+_MOST_AT_ONCE = 2**22  # derivatives
 _LENGTH_OF_WORK = 128  # and twice, and four times as much
 
 COMPARED: tuple[tuple[str, list[str], str], ...] = (  # models to compare: name, modifications, kind
@@ -59,6 +60,7 @@ def paths(sizes: Sizes, modifications: Sequence[Any], kind: str, length: int) ->
     small = replace(sizes, d_model=_WIDTH, d_ff=2 * _WIDTH, heads=_HEADS, d_head=0, dropout=0.0)
     small = replace(small, vocab=_WORDS, source_vocab=0, target_vocab=0)
     model = build(small, modifications, kind, seed=0).double().requires_grad_(False)
+    _move(model)
     ids = torch.full((1, length), _WORDS - 1)
     with evaluating(model):
         if not model.reads_source:
@@ -69,6 +71,13 @@ def paths(sizes: Sizes, modifications: Sequence[Any], kind: str, length: int) ->
             "decoder": _follow(lambda ids: model.decode(ids, model.encode(ids)), ids, model.decoder_input),
             "source to target": _follow(lambda ids: model.decode(ids, model.encode(ids)), ids, model.encoder_input),
         }
+
+
+def _move(model: nn.Module) -> None:
+    """Change all weights: a fresh gain of 0 would cut the way through a sub-layer."""
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter.add_(0.1 * torch.randn(parameter.shape, dtype=parameter.dtype, generator=generator))
 
 
 def _follow(read: Callable[[Tensor], Tensor], ids: Tensor, entrance: nn.Module) -> Paths:
@@ -191,31 +200,51 @@ class _Graph:
 
     def _next(self, result: Result, known: dict[Result, Elements]) -> Elements:
         """Those of a result, from the elements of the arguments that it depends on."""
-        jacobian_EA, arguments = self._jacobian(result, known)
-        chain_A, distance_An = (torch.cat(numbers) for numbers in zip(*arguments, strict=True))
-        depends_EA = jacobian_EA != 0
-        cost = 0 if _copies(jacobian_EA) else 1
-        chain = torch.where(depends_EA, chain_A + cost, 0).amax(1)
-        distance = torch.where(depends_EA[..., None], distance_An + cost, torch.inf).amin(1)
-        return Elements(chain, distance)
-
-    def _jacobian(self, result: Result, known: dict[Result, Elements]) -> tuple[Tensor, list[Elements]]:
-        """∂ result / ∂ arguments, side by side, and the elements of these arguments: those that depend on tokens."""
         node, _ = result
         indices = [index for index, argument in enumerate(node.next_functions) if argument in known]
-        shapes = [self.shapes[node.next_functions[index]] for index in indices]
-        rows = []
-        for basis in torch.eye(self.shapes[result].numel(), dtype=torch.float64):
-            gradients = self._backward(result, basis.view(self.shapes[result]))
-            found = [(gradients[index], shape) for index, shape in zip(indices, shapes, strict=True)]
-            rows.append(torch.cat([_flat(gradient, shape) for gradient, shape in found]))
-        return torch.stack(rows), [known[node.next_functions[index]] for index in indices]
+        arguments = [known[node.next_functions[index]] for index in indices]
+        chain_A, distance_An = (torch.cat(numbers) for numbers in zip(*arguments, strict=True))
+        of, by, factor = self._derivatives(result, indices)
+        cost = 0 if _copies(of, factor) else 1
+        elements, n = self.shapes[result].numel(), distance_An.shape[1]
+        chain = torch.zeros(elements).scatter_reduce(0, of, chain_A[by] + cost, "amax")
+        of_n = of[:, None].expand(-1, n)
+        distance = torch.full((elements, n), torch.inf).scatter_reduce(0, of_n, distance_An[by] + cost, "amin")
+        return Elements(chain, distance)
+
+    def _derivatives(self, result: Result, indices: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+        """∂ result / ∂ arguments where it is not 0: an element, one of the arguments, the derivative.
+
+        The arguments are those of `indices`, side by side. The whole matrix could be too large for the memory.
+        """
+        shape, row = self.shapes[result], partial(self._row, result, indices)
+        probe = torch.rand(shape.numel(), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        probed_A = row(probe.view(shape))
+        in_order, order = probe.sort()
+        place_A = torch.searchsorted(in_order, probed_A).clamp(max=max(len(probe) - 1, 0))
+        by = probed_A.nonzero()[:, 0]
+        if not len(by) or bool((in_order[place_A[by]] == probed_A[by]).all()):  # each argument is added to one element
+            return order[place_A[by]], by, torch.ones(len(by), dtype=torch.float64)
+        found, rows_at_once = [], 1 + _MOST_AT_ONCE // len(probed_A)
+        for elements in torch.arange(len(probe)).split(rows_at_once):
+            ones = (torch.zeros_like(probe).index_fill(0, element, 1) for element in elements)
+            derivatives_EA = torch.stack([row(one.view(shape)) for one in ones])
+            of, by = derivatives_EA.nonzero(as_tuple=True)
+            found.append((elements[of], by, derivatives_EA[of, by]))
+        of, by, factor = (torch.cat(each) for each in zip(*found, strict=True))
+        return of, by, factor
+
+    def _row(self, result: Result, indices: list[int], gradient: Tensor) -> Tensor:
+        """The gradients of a node's arguments at `indices`, side by side."""
+        gradients, arguments = self._backward(result, gradient), result[0].next_functions
+        return torch.cat([_flat(gradients[index], self.shapes[arguments[index]]) for index in indices])
 
     def _backward(self, result: Result, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of a node's arguments for a gradient of one of its results."""
         node, number = result
         of_results = [gradient if i == number else None for i in range(self.results[node])]
-        gradients = node(*of_results)
+        backward = node.apply if hasattr(node, "apply") else node  # apply: of a torch.autograd.Function
+        gradients = backward(*of_results)
         return gradients if isinstance(gradients, tuple) else (gradients,)
 
     def _look(self, states: Tensor) -> None:
@@ -240,10 +269,9 @@ def _flat(gradient: Tensor | None, shape: torch.Size) -> Tensor:
     return gradient.sum_to_size(shape).flatten()
 
 
-def _copies(jacobian_EA: Tensor) -> bool:
-    """Whether each result is a copy of one argument, or 0."""
-    single = (jacobian_EA != 0).sum(1) <= 1
-    return bool(single.all()) and bool(((jacobian_EA == 0) | (jacobian_EA == 1)).all())
+def _copies(of: Tensor, factor: Tensor) -> bool:
+    """Whether each result is a copy of one argument, or 0, by `_derivatives`."""
+    return bool((factor == 1).all()) and len(of.unique()) == len(of)
 
 
 def _in_order(root: Any) -> list[Any]:

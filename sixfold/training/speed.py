@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from functools import cache
+from math import gcd
 from statistics import median
 
 import torch
@@ -33,7 +34,7 @@ def measure_speed(width: int, device: torch.device) -> float:
 
     It takes about a second. The result is cached until the process ends, so that equal runs get equal plans.
     """
-    sizes = Sizes(d_model=width, d_ff=4 * width, heads=4, encoder_layers=1, decoder_layers=1, vocab=_WORDS)
+    sizes = Sizes(d_model=width, d_ff=4 * width, heads=gcd(4, width), encoder_layers=1, decoder_layers=1, vocab=_WORDS)
     model = build(sizes, seed=1).to(device).train()
     ids = torch.randint(5, _WORDS, (_ROWS, _LENGTH), generator=torch.Generator().manual_seed(1)).to(device)
     batch = Batch(source=ids, inputs=ids, targets=ids)

@@ -53,3 +53,13 @@ def test_it_draws_or_writes_and_needs_a_text_to_draw(sixfold, run, tmp_path):
     assert (code, err) == (2, "sixfold: give the text to translate, or --dictionary FILE\n")
     code, _, err = sixfold("align", str(run), "--dictionary", str(tmp_path / "words.tsv"))
     assert (code, err) == (2, f"sixfold: {run} does not say which text it was trained on\n")
+
+
+def test_a_dictionary_that_can_not_be_written_is_refused_before_the_work(sixfold, run, tmp_path):
+    code, _, err = sixfold("align", str(run), "--dictionary", str(tmp_path / "no" / "words.tsv"))
+    assert (code, err) == (
+        2,
+        f"sixfold: --dictionary: there is no directory {tmp_path / 'no'} for words.tsv; create it first\n",
+    )
+    code, _, err = sixfold("align", str(run), "--dictionary", str(tmp_path))
+    assert (code, err) == (2, f"sixfold: --dictionary: {tmp_path} is a directory; give a file in it\n")

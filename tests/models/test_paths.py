@@ -8,6 +8,8 @@ import torch
 from sixfold.core.place import Sizes
 from sixfold.models.build import build
 from sixfold.models.paths import Paths, growth, paths, travel, work
+from tests.support.architectures import KINDS, registered
+from tests.support.covering import covering
 
 ONE = Sizes(vocab=16, d_model=32, d_ff=64, heads=2, encoder_layers=1, decoder_layers=1)
 TWO = Sizes(vocab=16, d_model=32, d_ff=64, heads=2, encoder_layers=2, decoder_layers=2)
@@ -86,3 +88,11 @@ def test_growth():
 def test_a_convolution_reaches_some_tokens():
     found = travel(TWO, ["lightweight_convolution"], "encoder_only")["encoder"]
     assert (found.chain, found.distance, found.reach) == ("constant", "constant", f"{found.at[0].reach} tokens")
+
+
+@covering(registered(*KINDS))
+def test_every_model_can_be_followed(kind, modifications):
+    """Three tokens are so near that two layers connect the first with the last, whatever the layers are."""
+    for way, found in paths(TWO, modifications, kind, 3).items():
+        assert 1 <= found.distance <= found.chain, way
+        assert found.reach == 2, way
