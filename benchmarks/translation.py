@@ -91,9 +91,9 @@ SYSTEMS = {
 
 def main() -> None:
     options = parse()
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    options.runs.mkdir(parents=True, exist_ok=True)
     if not options.table:
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        options.runs.mkdir(parents=True, exist_ok=True)
         wanted = [name for name in SYSTEMS if not options.only or name in options.only.split(",")]
         missing = [name for name in wanted if not result_of(name, options.minutes).exists()]
         with ThreadPoolExecutor(options.workers) as pool:
